@@ -74,8 +74,7 @@ def test_a_newer_field_that_changes_no_token_is_ignored() -> None:
 
 
 @pytest.mark.parametrize(
-    "field",
-    [{"zz": 3}, {"u": [{"role": "user", "content": "Why?", "zz": 1}]}, {"zz": 1, "_colour": "red"}],
+    "field", [{"zz": 3}, {"u": [{"role": "user", "content": "Why?", "zz": 1}]}, {"zz": 1, "_colour": "red"}]
 )
 def test_a_newer_field_that_may_change_one_is_refused_by_its_name(field: dict[str, Any]) -> None:
     with pytest.raises(

@@ -10,14 +10,7 @@ from typing import Any
 import pytest
 
 from tandem.errors import ProtocolError
-from tandem.messages import (
-    Logprobs,
-    Rejoin,
-    Sources,
-    Tail,
-    decode_link,
-    encode,
-)
+from tandem.messages import Logprobs, Rejoin, Sources, Tail, decode_link, encode
 from tandem.modes.mode import MAX_PROPOSAL
 from tandem.protocol import ballots
 from tandem.protocol.ballots import MAX_ENTRIES, BallotBox
@@ -92,17 +85,6 @@ def test_a_peer_cannot_void_own_proposals_by_a_false_length() -> None:
     again = replace(DRAFT, step=3, digest=digest, tokens=(5,))
     box.hold(Party.DEVICE, again, prefix, 0.0)
     assert len(box.own) == 3
-
-
-def test_a_longer_list_of_another_weight_is_another_vote() -> None:
-    box, prefix = BallotBox(1, make_spec().rules, Party.DEVICE, len), Prefix(1)
-    box.hold(Party.CLOUD, DRAFT, prefix, 0.0)
-    box.hold(Party.CLOUD, replace(DRAFT, payloads=(b"longer",), log_weights=(3e38,)), prefix, 0.0)
-    (entry,) = box.entries[Party.CLOUD].values()
-    assert (entry.payload, entry.log_weight) == (b"x", 0.0)
-    box.hold(Party.CLOUD, replace(DRAFT, payloads=(b"longer",)), prefix, 0.0)
-    (entry,) = box.entries[Party.CLOUD].values()
-    assert entry.payload == b"longer"
 
 
 def test_a_peer_that_restarts_all_the_time_is_answered_each_time_and_remembered_for_a_while() -> None:

@@ -100,16 +100,6 @@ def test_what_is_beyond_a_bound_is_refused_in_one_sentence(group: str, name: str
     assert len(sentence) < 450
 
 
-def test_of_many_refused_openings_a_few_are_logged(caplog: pytest.LogCaptureFixture) -> None:
-    cloud = CoordinatorTable(Party.CLOUD, lambda spec: lambda tokens: None)
-    for number in range(300):
-        cloud.receive(frame(Open(spec=asked("", "eos_token_ids", [-1])), session=number), 0.0)
-    assert cloud.num_refused == 300
-    assert not cloud.sessions
-    assert len(caplog.records) == 9, "the 1st, 2nd, 4th, ..., 256th"
-    assert not any(record.exc_info for record in caplog.records)
-
-
 ALLOWED: dict[str, list[Any]] = {
     "session": [0, (1 << 32) - 1], "seed": [0, (1 << 64) - 1], "documents": [{}, {"cloud": 64}],
     "relevance_scale": [0, 1e6], "question_weight": [-1, 0, 100], "evidence_weight": [0.0, 100.0],

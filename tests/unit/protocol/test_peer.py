@@ -11,13 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandem.messages import Heartbeat, LinkFrame, Probe, Verdict, Vote
-from tandem.protocol.link import (
-    FIRST_FRAMES,
-    FIRST_TIMEOUT_S,
-    MAX_TIMEOUT_S,
-    MIN_TIMEOUT_S,
-    NUM_STAMPS,
-)
+from tandem.protocol.link import FIRST_FRAMES, FIRST_TIMEOUT_S, MAX_TIMEOUT_S, MIN_TIMEOUT_S, NUM_STAMPS
 from tandem.protocol.log import MAX_VERDICT_TOKENS, Prefix
 from tandem.protocol.peer import HEARTBEAT_RTTS, HEARTBEAT_S, RECEIPT_S, Peer
 from tandem.protocol.routes import Send
@@ -50,13 +44,7 @@ def exchange(start_s: float, offset_s: float, there_s: float, held_s: float, bac
 
 
 @UNHURRIED
-@given(
-    st.floats(0, 1e6),
-    st.floats(0, 1e9),
-    st.floats(0, 2),
-    st.floats(0, 600),
-    st.floats(0, 2),
-)
+@given(st.floats(0, 1e6), st.floats(0, 1e9), st.floats(0, 2), st.floats(0, 600), st.floats(0, 2))
 def test_round_trips_do_not_depend_on_the_clocks(
     start_s: float, offset_s: float, there_s: float, held_s: float, back_s: float
 ) -> None:
@@ -152,19 +140,6 @@ def stream(link: Peer, num_verdicts: int, start_s: float = 0.0) -> list[Verdict]
     return sent
 
 
-def test_verdicts_that_wait_go_out_together_once_there_is_an_echo() -> None:
-    own, peer = Peer(1, 0.0), Peer(1, 0.0)
-    sent = stream(own, FIRST_FRAMES + 10)
-    assert [len(body.tokens) for body in sent] == [1] * FIRST_FRAMES
-    assert own.release(PREFIX, 0.3) == [], "nothing has changed"
-    peer.receive(frame(own, 0.3), 0.35)
-    own.receive(frame(peer, 0.35), 0.4)
-    (late,) = own.release(PREFIX, 0.4)
-    assert (late.message.body.step, len(late.message.body.tokens)) == (FIRST_FRAMES, 10)
-    assert own.release(PREFIX, 0.4) == []
-    assert [parcel.body for parcel in own.deliveries.sent.values()] == [*sent, late.message.body]
-
-
 def test_a_frame_holds_no_more_tokens_than_a_verdict_may_have() -> None:
     own = Peer(1, 0.0)
     assert max(len(body.tokens) for body in stream(own, 90)) <= MAX_VERDICT_TOKENS
@@ -175,21 +150,6 @@ def proposals(answer: Prefix, *steps: int) -> list[Vote]:
     return [
         replace(draft(step), digest=answer.digests[step], tokens=(answer.tokens[step],)) for step in steps
     ]
-
-
-def test_proposals_wait_for_a_full_link_and_then_go_out_in_order() -> None:
-    link, peer, answer = Peer(1, 0.0), Peer(1, 0.0), Prefix(1, [4, 5, 6, 7, 8])
-    for _ in range(FIRST_FRAMES - 1):
-        link.send(Heartbeat(), PREFIX, 0.0)
-    first, second, third = proposals(answer, 2, 3, 4)
-    (sent,) = link.post_vote(first, PREFIX, 0.0, may_wait=True)
-    assert sent.message.body == first
-    assert not link.post_vote(second, PREFIX, 0.0, may_wait=True)
-    assert not link.post_vote(third, PREFIX, 0.0, may_wait=True)
-    peer.receive(sent.message, 0.1)
-    link.receive(frame(peer, 0.1), 0.1)
-    assert [send.message.body for send in link.release(PREFIX, 0.1)] == [second, third]
-    assert not link.release(PREFIX, 0.1)
 
 
 def test_proposals_that_nothing_can_accept_any_more_do_not_go_out() -> None:

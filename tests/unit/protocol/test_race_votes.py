@@ -12,14 +12,7 @@ from tandem.aggregation.race_lists import RaceList
 from tandem.codecs import RaceLists
 from tandem.codecs.votes import MAX_LISTED, cut_vote, read_vote
 from tandem.errors import ProtocolError
-from tandem.messages import (
-    Ballot,
-    Heartbeat,
-    ListRequest,
-    Local,
-    VerifyResult,
-    Vote,
-)
+from tandem.messages import Ballot, Heartbeat, ListRequest, Local, VerifyResult, Vote
 from tandem.protocol.ballots import PATIENCE, ListLength
 from tandem.protocol.log import Prefix
 from tandem.protocol.routes import Send

@@ -8,28 +8,14 @@ from typing import Any
 import pytest
 
 from tandem.errors import Code, TandemError
-from tandem.messages import (
-    Begin,
-    Cancel,
-    Heartbeat,
-    LinkFrame,
-    Open,
-    Sources,
-    Verdict,
-    Vote,
-)
+from tandem.messages import Begin, Cancel, Heartbeat, LinkFrame, Open, Sources, Verdict, Vote
 from tandem.modes import SessionSpec
 from tandem.protocol.link import LONGEST_TICK_S
 from tandem.protocol.log import MAX_AHEAD
 from tandem.protocol.routes import Send
 from tandem.protocol.services import AggregatingTable, ProfilingTable, SchedulingTable
 from tandem.protocol.session import ABANDONED_S, LINGER_S
-from tandem.protocol.table import (
-    MAX_CLOSED_SESSIONS,
-    MAX_EARLY_BYTES,
-    MAX_EARLY_FRAMES,
-    CoordinatorTable,
-)
+from tandem.protocol.table import MAX_CLOSED_SESSIONS, MAX_EARLY_BYTES, MAX_EARLY_FRAMES, CoordinatorTable
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec
 from tests.unit.lab.simulation.world import CODEC

@@ -7,7 +7,7 @@ answer, a hang or an exception.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,6 @@ import pytest
 from tandem_lab.simulation.fuzz import FuzzFailure, expected, play
 
 Mutate = Callable[[pytest.MonkeyPatch], None]
-EVERY_SEED = "every seed of every mutant; `make test` plays the witnesses"
 
 
 def put(part: type[Any]) -> Mutate:
@@ -72,3 +71,18 @@ class Planted:
     def check_seeds(self) -> None:
         """The witness is among the seeds that find it; if it stops being one, they are others."""
         assert self.witness in {seed for seed in self.seeds if self.failure(seed, self.mutate)}
+
+
+def both_tests_of(mutants: Mapping[str, Planted]) -> tuple[Callable[[str], None], Callable[[str], None]]:
+    """That each witness finds its mutant; and at night, that it is among the seeds that do."""
+
+    @pytest.mark.parametrize("name", mutants)
+    def test_witness(name: str) -> None:
+        mutants[name].check_witness()
+
+    @pytest.mark.nightly("every seed of every mutant; `make test` plays the witnesses")
+    @pytest.mark.parametrize("name", mutants)
+    def test_seeds(name: str) -> None:
+        mutants[name].check_seeds()
+
+    return test_witness, test_seeds

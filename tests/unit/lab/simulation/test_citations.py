@@ -17,9 +17,9 @@ from tandem.aggregation.document_weights import MIN_PROBABILITY, DocumentWeights
 from tandem.errors import ProtocolError
 from tandem.events import CitationEvent, TokenEvent, cited_tokens
 from tandem.messages import Attribution, LinkFrame, Local, RetrieveRequest, Vote, decode, encode
-from tandem.modes import reference
+from tandem.modes import SessionSpec, reference
 from tandem.modes.tally import Tally
-from tandem.protocol.decoding import Attributions, arrange_rows
+from tandem.protocol.decoding import Attributions, DocumentRow, arrange_rows
 from tandem_lab.simulation.fuzz import LIMIT_S, scenario_of
 from tandem_lab.simulation.link import Link
 from tandem_lab.simulation.scenario import Scenario, voter_of
@@ -32,13 +32,17 @@ CLOSE = 1e-6
 NUM_SEEDS = {"dual": 50, "dual-lottery": 24, "federated-3": 16, "federated-3-lottery": 16}
 
 
+def rows_of(spec: SessionSpec) -> tuple[DocumentRow, ...]:
+    """Those of the home."""
+    request = RetrieveRequest(session=0, query="", num_documents=spec.num_documents(spec.home))
+    return arrange_rows(World(spec.seed, spec.home).retrieve(request), spec.row_layout(spec.home))
+
+
 def masses(scenario: Scenario, tokens: tuple[int, ...], token: int) -> list[float]:
     """w_d p_d(token) after these tokens, of each document of the home, then of rows without; none where its weights do
     not follow the answer and it has several rows."""
     spec, home = scenario.spec, scenario.spec.home
-    world = World(spec.seed, home)
-    request = RetrieveRequest(session=0, query="", num_documents=spec.num_documents(home))
-    rows = arrange_rows(world.retrieve(request), spec.row_layout(home))
+    world, rows = World(spec.seed, home), rows_of(spec)
     names = list(dict.fromkeys(name for row in rows for name in row.ids))
     if not names or (len(rows) > 1 and spec.evidence_weight == 0):
         return []
@@ -123,12 +127,9 @@ def check(run: WatchedRun) -> Counter[str]:
 
 def spec_moves(scenario: Scenario) -> bool:
     """Whether the home's weights can matter."""
-    spec, home = scenario.spec, scenario.spec.home
+    spec = scenario.spec
     num_reading = sum(spec.num_documents(voter) > 0 for voter in spec.roles.voters)
-    world = World(spec.seed, home)
-    request = RetrieveRequest(session=0, query="", num_documents=spec.num_documents(home))
-    num_rows = len(arrange_rows(world.retrieve(request), spec.row_layout(home)))
-    return num_rows > 1 or (spec.roles.weighs_by_documents and num_reading > 1)
+    return len(rows_of(spec)) > 1 or (spec.roles.weighs_by_documents and num_reading > 1)
 
 
 def runs(roles: str, seeds: range) -> Iterator[WatchedRun]:

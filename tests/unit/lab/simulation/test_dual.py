@@ -1,17 +1,27 @@
-"""What a dual query tells and frees, beside its tokens, which `test_fuzz` compares with the synchronous loop."""
+"""What a dual query tells and frees, beside its tokens, which `test_fuzz` compares; and what a party does alone."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
 from tandem.aggregation.document_weights import Weights
-from tandem.events import DoneEvent, SourcesEvent, TokenEvent
+from tandem.events import DoneEvent, EstimateEvent, PeerEvent, PlacementEvent, SourcesEvent, TokenEvent
+from tandem.messages import Heartbeat
+from tandem.protocol.log import Prefix
+from tandem.protocol.peer import Peer
+from tandem.protocol.routes import Send
+from tandem.protocol.session import Session
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation.link import Link
+from tandem_lab.simulation.scenario import Fault, make_scenario
+from tandem_lab.simulation.specs import change_spec
+from tests.unit.lab.simulation.planted import put
 from tests.unit.lab.simulation.world import (
     PLACEMENTS,
     Case,
@@ -20,6 +30,7 @@ from tests.unit.lab.simulation.world import (
     distribution,
     make_case,
     make_spec,
+    played,
     synchronous,
 )
 
@@ -111,9 +122,44 @@ def test_no_cut_of_any_start_and_length_hangs_anybody(on_peer_loss: str) -> None
             assert outcome.done.error is not None
             assert outcome.done.error.startswith("The cloud ")
         elif on_peer_loss != "continue" or len(together) == len(tokens):
-            assert (
-                tuple(outcome.tokens[Party.DEVICE])
-                == tuple(together)
-                == synchronous(case.having(placement="device", on_peer_loss="wait").spec)
-            )
+            wanted = synchronous(case.having(placement="device", on_peer_loss="wait").spec)
+            assert tuple(outcome.tokens[Party.DEVICE]) == tuple(together) == wanted
     assert ("failed" in reasons) == (on_peer_loss != "continue")
+
+
+# ---- one party alone -----------------------------------------------------------------------------------------------
+
+
+def check_alone(seed: int, party: Party) -> None:
+    """Every token is that of the draft-free loop with its own law, though its decoder crashes in every other run; no
+    frame is sent."""
+    scenario = make_scenario(seed)
+    faults = tuple(
+        Fault(kind=kind, party=party, at_step=3, after_s=0.0, seconds=0.1) for kind in ("decoder", "profiler")
+    )
+    spec = change_spec(scenario.spec, only=party, draft_rule="coupled")
+    run = played(replace(scenario, spec=spec, faults=faults * (seed % 2), slips={}, is_rounding=False))
+    outcome = run.outcome
+    assert outcome.done is not None
+    assert (outcome.num_frames, outcome.done.statistics.degraded_from) == (0, None)
+    assert not [e for e in outcome.events if isinstance(e, PeerEvent | PlacementEvent | EstimateEvent)]
+    assert outcome.tokens[party.other] == []
+
+
+@pytest.mark.parametrize("party", PARTIES)
+def test_a_lone_answer_is_the_party_s_own_and_no_frame_is_sent(party: Party) -> None:
+    for seed in range(30):
+        check_alone(seed, party)
+
+
+def test_a_heartbeat_to_nobody_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutant: a lone queue that sends as if it had a peer."""
+
+    class SendsToNobody(Session):
+        def receive(self, message: Any, now_s: float) -> list[Send]:
+            sends = super().receive(message, now_s)
+            return [Peer(1, now_s).send(Heartbeat(), Prefix(1), now_s), *sends] if self.is_over else sends
+
+    put(SendsToNobody)(monkeypatch)
+    with pytest.raises(AssertionError):
+        check_alone(0, Party.CLOUD)

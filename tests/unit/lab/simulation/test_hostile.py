@@ -138,9 +138,7 @@ def resyncs_of_anybody(patch: pytest.MonkeyPatch) -> None:
     """A Resync is adopted whoever sends it, at home too."""
     original = Routes.rights.func
     patch.setattr(
-        Routes,
-        "rights",
-        property(lambda self: {**original(self), Resync: self.topology.peers(self.party)}),
+        Routes, "rights", property(lambda self: {**original(self), Resync: self.topology.peers(self.party)})
     )
     patch.setattr(Session, "receive_frame", _without_views)
     patch.setattr(Routes, "is_home", property(lambda self: False))

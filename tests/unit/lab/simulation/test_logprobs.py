@@ -180,14 +180,6 @@ def test_a_join_that_confuses_tokens_is_found(monkeypatch: pytest.MonkeyPatch) -
         check(play(full_link()), is_exact=True)
 
 
-def test_a_target_of_another_step_is_found() -> None:
-    run = play(full_link())
-    events, of_tokens = run.outcome.events, run.tokens
-    events[events.index(of_tokens[5])] = replace(of_tokens[5], top_logprobs=of_tokens[6].top_logprobs)
-    with pytest.raises((AssertionError, KeyError)):
-        check(run, is_exact=True)
-
-
 def test_without_the_cloud_they_are_the_device_s_own() -> None:
     scenario = full_link(on_peer_loss="continue", peer_loss_margin_s=0.1)
     run = play(replace(scenario, faults=cut("cloud", 0.0, NEVER_S)))

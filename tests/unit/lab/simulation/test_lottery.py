@@ -14,15 +14,16 @@ import pytest
 
 from tandem.aggregation import rules
 from tandem.aggregation.coupling import Purpose
-from tandem.messages import Ballot, LinkFrame, Vote
+from tandem.messages import Ballot, Vote
 from tandem.modes import mode, tally
 from tandem.modes.mode import Mode
 from tandem.modes.tally import Tally
 from tandem.topology import Party
 from tandem_lab.simulation.fuzz import play, scenario_of
-from tandem_lab.simulation.watched import WatchedRun
-from tests.unit.lab.simulation.planted import EVERY_SEED, Planted, put
+from tests.unit.lab.simulation.planted import Planted, both_tests_of, put
 from tests.unit.lab.simulation.test_chain import PairedByStep
+from tests.unit.lab.simulation.test_logprobs import Listening
+from tests.unit.lab.simulation.world import played
 
 DUAL = "dual-lottery"
 NUM_RUNS = {DUAL: 40, "federated-2-lottery": 12, "federated-3-lottery": 8, "federated-5-lottery": 3}
@@ -49,28 +50,13 @@ def test_every_run_gives_the_tokens_of_the_draft_free_loop(roles: str) -> None:
 # ---- what crosses ------------------------------------------------------------------------------------------
 
 
-class Watching(WatchedRun):
-    """Notes the votes that cross a link."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.votes: list[tuple[str, Vote]] = []
-
-    def cross(self, party: str, peer: str, frame: LinkFrame) -> None:
-        if isinstance(frame.body, Vote):
-            self.votes.append((party, frame.body))
-        super().cross(party, peer, frame)
-
-
 @pytest.mark.parametrize("roles", [DUAL, "federated-3-lottery"])
 def test_a_vote_is_an_id_and_a_weight(roles: str) -> None:
     """At most ten bytes of it, however many tokens the vocabulary has below a million."""
     for seed in range(6):
-        run = Watching(scenario_of(seed, roles))
-        run.run(300.0)
-        voters = run.spec.roles.voters
-        for party, vote in run.votes:
-            if party in voters:
+        run = played(scenario_of(seed, roles), Listening)
+        for party, vote in run.crossed:
+            if isinstance(vote, Vote) and party in run.spec.roles.voters:
                 assert all(len(payload) <= 3 for payload in vote.payloads)
                 assert len(vote.payloads) == (0 if roles == DUAL else vote.num_prefixes)
                 assert len(vote.log_weights) in (0, vote.num_prefixes)
@@ -162,14 +148,4 @@ MUTANTS = {
     "noise_of_the_race_federated": Planted(noise_of_the_race, SEEDS, 0, "federated-3-lottery"),
     "number_used_twice_federated": Planted(number_used_twice, SEEDS, 0, "federated-3-lottery"),
 }
-
-
-@pytest.mark.parametrize("name", MUTANTS)
-def test_the_comparison_finds(name: str) -> None:
-    MUTANTS[name].check_witness()
-
-
-@pytest.mark.nightly(EVERY_SEED)
-@pytest.mark.parametrize("name", MUTANTS)
-def test_the_witness_is_among_the_seeds_that_find(name: str) -> None:
-    MUTANTS[name].check_seeds()
+test_the_comparison_finds, test_the_witness_is_among_the_seeds_that_find = both_tests_of(MUTANTS)

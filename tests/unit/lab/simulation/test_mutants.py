@@ -35,7 +35,7 @@ from tandem.protocol.table import ReorderBuffer
 from tandem.topology import PAIR, PARTIES
 from tandem_lab.simulation.scenario import Fault, Scenario, make_scenario
 from tandem_lab.simulation.world import CODEC, VOCAB, World
-from tests.unit.lab.simulation.planted import EVERY_SEED, Planted, put
+from tests.unit.lab.simulation.planted import Planted, both_tests_of, put
 from tests.unit.protocol import transcript
 from tests.unit.protocol.test_transcripts import STORIES
 
@@ -462,17 +462,7 @@ MUTANTS: dict[str, Planted] = {
         rejection_forgets_later_proposals, range(36, 42), 39, around=decoders_restart_all_the_time
     ),
 }
-
-
-@pytest.mark.parametrize("name", MUTANTS)
-def test_the_property_finds(name: str) -> None:
-    MUTANTS[name].check_witness()
-
-
-@pytest.mark.nightly(EVERY_SEED)
-@pytest.mark.parametrize("name", MUTANTS)
-def test_the_witness_is_among_the_seeds_that_find(name: str) -> None:
-    MUTANTS[name].check_seeds()
+test_the_property_finds, test_the_witness_is_among_the_seeds_that_find = both_tests_of(MUTANTS)
 
 
 class Impatient(DraftingSession):

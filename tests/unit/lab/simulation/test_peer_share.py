@@ -19,15 +19,7 @@ from tandem_lab.simulation.specs import change_spec
 from tandem_lab.simulation.virtual import InvariantError, Outcome
 from tandem_lab.simulation.watched import WatchedRun
 from tandem_lab.simulation.world import VOCAB
-from tests.unit.lab.simulation.world import (
-    PLACEMENTS,
-    Case,
-    agree,
-    calm,
-    make_spec,
-    played,
-    synchronous,
-)
+from tests.unit.lab.simulation.world import PLACEMENTS, Case, agree, calm, make_spec, played, synchronous
 
 LIMITS = (0.5, 0.2)
 
@@ -75,7 +67,7 @@ def test_dual_is_the_reference_with_the_limit(placement: str, race_depth: int) -
 @pytest.mark.parametrize("home", ["", "worker-2"])
 def test_federated_is_the_reference_with_the_limit_for_all_but_the_home(home: str) -> None:
     answers: dict[float, list[list[int]]] = {limit: [] for limit in (1.0, *LIMITS)}
-    for seed in range(2):
+    for seed in range(3):
         for limit, found in answers.items():
             run = chain(seed, limit, home)
             found.append(run.committed)

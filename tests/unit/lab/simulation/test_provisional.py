@@ -15,7 +15,7 @@ from tandem.protocol.report import Provisional
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation.virtual import Outcome
 from tandem_lab.simulation.watched import Display
-from tests.unit.lab.simulation.planted import EVERY_SEED, Planted
+from tests.unit.lab.simulation.planted import Planted, both_tests_of
 from tests.unit.lab.simulation.world import PLACEMENTS, Case, make_case
 
 
@@ -136,14 +136,4 @@ MUTANTS = {
     "told_by_step": Planted(told_by_step, SEEDS, 1),
     "left_at_the_end": Planted(left_at_the_end, SEEDS, 41),
 }
-
-
-@pytest.mark.parametrize("name", MUTANTS)
-def test_the_property_finds(name: str) -> None:
-    MUTANTS[name].check_witness()
-
-
-@pytest.mark.nightly(EVERY_SEED)
-@pytest.mark.parametrize("name", MUTANTS)
-def test_the_witness_is_among_the_seeds_that_find(name: str) -> None:
-    MUTANTS[name].check_seeds()
+test_the_property_finds, test_the_witness_is_among_the_seeds_that_find = both_tests_of(MUTANTS)

@@ -23,7 +23,7 @@ from tandem.protocol.session import Session
 from tandem_lab.simulation import virtual
 from tandem_lab.simulation.fuzz import play
 from tandem_lab.simulation.scenario import make_scenario
-from tests.unit.lab.simulation.planted import EVERY_SEED, Planted, put
+from tests.unit.lab.simulation.planted import Planted, both_tests_of, put
 
 SEEDS = [seed for seed in range(150) if make_scenario(seed).spec.rules.has_race_lists]
 
@@ -120,17 +120,7 @@ MUTANTS = {
     "a_longer_list_is_not_put_to_the_vote": Planted(put(LongerListIsKeptAside), SEEDS[:30], 1),
     "the_first_list_stays": Planted(put(FirstListStays), SEEDS[:30], 1),
 }
-
-
-@pytest.mark.parametrize("name", MUTANTS)
-def test_the_property_finds(name: str) -> None:
-    MUTANTS[name].check_witness()
-
-
-@pytest.mark.nightly(EVERY_SEED)
-@pytest.mark.parametrize("name", MUTANTS)
-def test_the_witness_is_among_the_seeds_that_find(name: str) -> None:
-    MUTANTS[name].check_seeds()
+test_the_property_finds, test_the_witness_is_among_the_seeds_that_find = both_tests_of(MUTANTS)
 
 
 def test_votes_in_full_cross_the_link_where_no_list_may_be_longer(monkeypatch: pytest.MonkeyPatch) -> None:

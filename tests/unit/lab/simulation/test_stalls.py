@@ -20,15 +20,7 @@ from tandem_lab.simulation.specs import change_spec
 from tandem_lab.simulation.virtual import VirtualRun
 from tandem_lab.simulation.watched import WatchedRun
 from tandem_lab.simulation.world import VOCAB
-from tests.unit.lab.simulation.world import (
-    NEVER,
-    PLACEMENTS,
-    Case,
-    agree,
-    calm,
-    make_spec,
-    synchronous,
-)
+from tests.unit.lab.simulation.world import NEVER, PLACEMENTS, Case, agree, calm, make_spec, synchronous
 
 STALL_S = 2.0
 """Of these queries; 15 s by default."""

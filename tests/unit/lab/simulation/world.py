@@ -113,17 +113,12 @@ def make_case(seed: int, placement: str, **changes: Any) -> Case:
     return Case(make_spec(seed, placement=placement, **changes), link)
 
 
-def answer(spec: SessionSpec) -> tuple[int, ...]:
-    """What the draft-free loop says."""
-    scenario = Scenario(seed=spec.seed, spec=spec, link=Link(), first_end=0, model_s={})
-    return tuple(expected_answer(scenario))
-
-
 @lru_cache(maxsize=1000)
 def synchronous(spec: SessionSpec) -> tuple[int, ...]:
     """What every run must give: the draft-free loop, or for Algorithm 1 the token-wise loop over a perfect link."""
     if has_oracle(spec):
-        return answer(spec)
+        scenario = Scenario(seed=spec.seed, spec=spec, link=Link(), first_end=0, model_s={})
+        return tuple(expected_answer(scenario))
     outcome = Case(change_spec(spec, max_window=1, placement="device"), Link()).run()
     return agree(outcome)
 
