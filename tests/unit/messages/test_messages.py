@@ -46,7 +46,6 @@ from tandem.messages.wire import (
     Digest,
     Failure,
     Flag,
-    Float32,
     Float32s,
     Float64,
     Float64s,
@@ -71,7 +70,6 @@ printable = st.text(max_size=20).filter(str.isprintable)
 FIELD: dict[Any, st.SearchStrategy[Any]] = {
     Varint: number,
     UInt32: st.integers(0, 2**32 - 1),
-    Float32: st.floats(width=32, allow_nan=False),
     Float64: st.floats(allow_nan=False),
     Digest: st.binary(min_size=8, max_size=8),
     Blob: st.binary(max_size=40),

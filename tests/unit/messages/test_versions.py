@@ -88,7 +88,8 @@ def test_a_newer_field_that_may_change_one_is_refused_by_its_name(field: dict[st
     [(17, 17, True), (17, 19, True), (12, 17, True), (18, 19, False), (3, 16, False)],
 )
 def test_versions_meet_where_their_ranges_do(oldest: int, newest: int, is_welcome: bool) -> None:
-    assert messages.is_spoken(oldest, newest) is is_welcome
+    own_range = (messages.OLDEST_VERSION, messages.PROTOCOL_VERSION)
+    assert messages.have_common(own_range, (oldest, newest)) is is_welcome
     own = {"protocol_version": 17, "oldest_version": 17}
     other = {"protocol_version": newest, "oldest_version": oldest}
     described = {"device": own, "cloud": other}

@@ -80,7 +80,7 @@ def test_a_peer_whose_clock_jumped_back_measures_nothing() -> None:
         stamp=1, echo=frame(own, 1.0).stamp, held_us=9_000_000, body=Heartbeat(),
     )  # fmt: skip
     assert isnan(own.receive(answer, 2.0))
-    assert own.silence_s(2.0) == 0.0
+    assert own.liveness.silence_s(2.0) == 0.0
 
 
 # ---- resend ----------------------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ def test_over_a_slow_link_heartbeats_and_receipts_wait_for_its_round_trips() -> 
     beats = [now_s for now_s in (0.05 * tick for tick in range(200)) if link.due(PREFIX, now_s, [])]
     gaps = [after - before for before, after in pairwise(beats)]
     assert min(gaps) >= HEARTBEAT_RTTS * 0.8 - 1e-9
-    assert max(gaps) < link.loss_limit_s(0.0) / 2, "one that is lost must not look like a lost peer"
+    assert max(gaps) < link.silence_limit_s(0.0) / 2, "one that is lost must not look like a lost peer"
     link.deliveries.receive(1, 20.0)
     frame(link, 20.0)
     link.deliveries.receive(2, 20.0)
@@ -216,7 +216,7 @@ def test_the_loss_limit(rtt_s: float, limit_s: float) -> None:
     """max(4 RTT, 0.5 s) + margin."""
     link = Peer(1, 0.0)
     link.round_trips.rtt_s = rtt_s
-    assert link.loss_limit_s(1.0) == pytest.approx(limit_s)
+    assert link.silence_limit_s(1.0) == pytest.approx(limit_s)
 
 
 @pytest.mark.parametrize(("heard_s", "is_there"), [(0.1, False), (7.4, False), (7.6, True), (15.0, True)])
@@ -228,9 +228,9 @@ def test_a_peer_that_owes_is_there_only_if_it_was_heard_of_late(heard_s: float, 
     for tick in range(152):
         if tick == round(10 * heard_s):
             own.receive(frame(peer, heard_s), heard_s)
-        assert own.find_problem(1.0, 15.0, tick / 10) is None or tick > 150
+        assert own.liveness.find_problem(own.silence_limit_s(1.0), 15.0, tick / 10) is None or tick > 150
         own.liveness.tick("vote", tick / 10)
-    problem = own.find_problem(1.0, 15.0, 15.1)
+    problem = own.liveness.find_problem(own.silence_limit_s(1.0), 15.0, 15.1)
     assert problem is not None
     silent = f"The cloud has been silent for {15.1 - heard_s:.1f} s; check the link."
     stalled = "The cloud is there, but has sent nothing that the answer needs for 15.1 s; see its log."

@@ -32,11 +32,11 @@ from tandem.aggregation.rules import Step
 from tandem.errors import Code, Fault
 from tandem.messages import LinkBody, Tail, Verdict, Vote
 from tandem.modes import SessionSpec
-from tandem.protocol.admission import AdmittingTable
 from tandem.protocol.decoding import DecodingSession, DraftingSession, Forward, Job
 from tandem.protocol.log import Prefix
 from tandem.protocol.routes import Send
 from tandem.protocol.session import StopCheck
+from tandem.protocol.table import CoordinatorTable
 from tandem.scheduler.policies import load_length_policy
 from tandem_lab.simulation.specs import make_spec
 from tests.unit.protocol import talk
@@ -101,7 +101,7 @@ class Player:
         self.cut: set[str] = set()  # parties whose frames are all lost
         self.obstacle: str | None = None
         self.is_loud = False
-        self.tables: dict[str, AdmittingTable] = {}
+        self.tables: dict[str, CoordinatorTable] = {}
 
     def act(self, line: str) -> list[str]:
         """One line; what is sent because of it."""
@@ -132,7 +132,7 @@ class Player:
             **{key: value for key, value in values.items() if key not in ("words", "tokens")}
         )
         self.tables = {
-            party: AdmittingTable(party, complete, lambda: self.obstacle, max_open=room)
+            party: CoordinatorTable(party, complete, lambda: self.obstacle, max_open=room)
             for party in listed(parties) or self.spec.roles.topology.parties
         }
 
@@ -149,7 +149,7 @@ class Player:
 
     # ---- what happens at a party -------------------------------------------------------------------------------
 
-    def happen(self, table: AdmittingTable, verb: str, *words: str, values: Words) -> list[Send]:
+    def happen(self, table: CoordinatorTable, verb: str, *words: str, values: Words) -> list[Send]:
         session, now_s = values.get("session", 1), self.now_s
         fault = Fault(code=Code(values.get("code", Code.FAILED)), option=values.get("option"))
         match verb:
@@ -247,7 +247,7 @@ class Player:
         before = Prefix(self.spec.session, listed(values.get("after")))
         return talk.vote(before, tokens, payloads=payloads, log_weights=weights)
 
-    def result(self, table: AdmittingTable, values: Words) -> messages.VerifyResult:
+    def result(self, table: CoordinatorTable, values: Words) -> messages.VerifyResult:
         """What the own aggregator makes of the ballot that it was sent. of: other voters than those."""
         session, roles, tokens = table.sessions[1], self.spec.roles, tuple(values["tokens"])
         view, digest, voters = session.ballots.pending or (0, session.prefix.digest, (0, 1))
@@ -296,7 +296,7 @@ class Player:
         )
         return text if message.session == 1 else f"{text} (query {message.session})"
 
-    def standing(self, table: AdmittingTable) -> str:
+    def standing(self, table: CoordinatorTable) -> str:
         opened = [
             f"query {key} has [{spelled(session.prefix.tokens)}] in view {session.log.view}"
             + "".join(f", without {name}" for name in sorted(session.lost))
