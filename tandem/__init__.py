@@ -83,21 +83,26 @@ __all__ = [
     "WaitEvent",
 ]
 
-_MODULES = (
-    "tandem.topology",
-    "tandem.errors",
-    "tandem.events",  # which has those of tandem.citations too
-    "tandem.config.schema",
-    "tandem.client.request",
-    "tandem.client.tandem",  # which has those of tandem.client.ask too
-)
-"""Where the names come from; those that import least come first."""
+_MODULES = {
+    "BatchItem": "tandem.client.ask",
+    "Citation": "tandem.citations",
+    "Span": "tandem.citations",
+    "Code": "tandem.errors",
+    "Fault": "tandem.errors",
+    "Tandem": "tandem.client.tandem",
+    "Config": "tandem.config.schema",
+    "QueryOptions": "tandem.client.request",
+    "SamplingParams": "tandem.config.schema",
+    "Party": "tandem.topology",
+}
+"""Where the names come from that are neither exceptions nor events."""
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = next(vars(module)[name] for module in map(import_module, _MODULES) if name in vars(module))
+    home = "tandem.errors" if name.endswith("Error") else "tandem.events"
+    value = getattr(import_module(_MODULES.get(name, home)), name)
     globals()[name] = value
     return value
 

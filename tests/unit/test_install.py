@@ -25,12 +25,7 @@ def clone(tmp_path: Path) -> Path:
     """A clone in a folder named as the package, with no more than this test imports."""
     clone = tmp_path / "tandem"
     (clone / "tandem" / "system").mkdir(parents=True)
-    package = (
-        "tandem/__init__.py",
-        "tandem/errors.py",
-        "tandem/system/__init__.py",
-        "tandem/system/__init__.py",
-    )
+    package = ("tandem/__init__.py", "tandem/errors.py", "tandem/system/__init__.py")
     for name in ("pyproject.toml", "README.md", "LICENSE", *package):
         if not (ROOT / name).exists():
             pytest.skip(f"{name} is not part of this installation")
