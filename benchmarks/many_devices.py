@@ -37,8 +37,7 @@ from tandem import Config, Tandem
 from tandem.client.device import RunningDevice
 from tandem.errors import TandemError
 from tandem.events import TokenEvent
-from tandem.joining.devices import DeviceList
-from tandem.joining.join_link import JoinLink
+from tandem.joining.join_link import DeviceList, JoinLink
 from tandem_lab.bundled import read_bundled_questions
 from tandem_lab.reliability.processes import Child, child, cloud_arguments, device_arguments
 

@@ -32,7 +32,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import axes, finish, new_parser, save
-from tandem.scheduler.greedy import Situation, delta_z, speedup
+from tandem.scheduler import Situation, delta_z, speedup
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation.study import (
     STRATEGIES,

@@ -7,7 +7,7 @@ Use it:   cd examples; tandem ask "When was the lighthouse on Vey built?" \
 # --8<-- [start:policy]
 from dataclasses import dataclass
 
-from tandem.scheduler.greedy import Situation
+from tandem.scheduler import Situation
 from tandem.topology import Party
 
 

@@ -32,7 +32,7 @@ from tandem.messages import OLDEST_VERSION, PROTOCOL_VERSION, Begin, End
 from tandem.modes import SessionSpec
 from tandem.protocol.decoding import DecodingSession, DecodingTable, Forward, Job, Prefill, compute_steps
 from tandem.protocol.routes import ActorKind, Send
-from tandem.scheduler.policies import load_length_policy, load_policy
+from tandem.scheduler import load_length_policy, load_policy
 from tandem.topology import PARTIES, SERVER, Party, at_start
 
 _log = logging.getLogger("tandem")

@@ -31,7 +31,7 @@ from tandem.protocol.services import (
     find_documents,
     to_result,
 )
-from tandem.scheduler.policies import load_policy
+from tandem.scheduler import load_policy
 from tandem.topology import in_words
 from tandem.transport.port import Endpoint
 

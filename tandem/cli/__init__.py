@@ -88,8 +88,7 @@ def build_command() -> Any:
     """The group of all commands; those of the laboratory are imported when one of them is used."""
     import typer
 
-    from tandem.cli.ask import ask
-    from tandem.cli.chat import chat
+    from tandem.cli.ask import ask, chat
     from tandem.cli.cloud import app as cloud
     from tandem.cli.doctor import doctor
     from tandem.cli.index import index, search

@@ -104,8 +104,7 @@ def add(
     keys: Keys = None,
 ) -> int:
     """Print the join link of a new device; a running cloud knows it at once."""
-    from tandem.joining.devices import DeviceList
-    from tandem.joining.join_link import JoinLink, load_identity
+    from tandem.joining.join_link import DeviceList, JoinLink, load_identity
 
     folder = keys or _default_folder()
     host, port = address or _recall_address(folder)
@@ -117,7 +116,7 @@ def add(
 @app.command()
 def devices(keys: Keys = None, as_json: AsJson = False) -> int:
     """List the devices that may join, and those that were revoked."""
-    from tandem.joining.devices import DeviceList
+    from tandem.joining.join_link import DeviceList
 
     listed = DeviceList(keys or _default_folder()).all()
     if as_json:
@@ -148,7 +147,7 @@ def devices(keys: Keys = None, as_json: AsJson = False) -> int:
 @app.command()
 def revoke(name: Name, keys: Keys = None) -> int:
     """Take a device's token back; where it is connected, it is disconnected within a second."""
-    from tandem.joining.devices import DeviceList
+    from tandem.joining.join_link import DeviceList
 
     device = DeviceList(keys or _default_folder()).revoke(name)
     emit(f"The device {device.name} was revoked on {device.revoked}.")

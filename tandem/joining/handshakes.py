@@ -23,8 +23,7 @@ from typing import Annotated, Any, NamedTuple, Protocol
 from pydantic import Field, TypeAdapter, ValidationError
 
 from tandem.errors import ProtocolError
-from tandem.joining.devices import Device
-from tandem.joining.join_link import JoinLink, check_certificate
+from tandem.joining.join_link import Device, JoinLink, check_certificate
 from tandem.messages import OLDEST_VERSION, PROTOCOL_VERSION, describe_versions, have_common
 from tandem.transport.port import Refusal, Refused
 

@@ -13,9 +13,8 @@ from tandem.conversation import KNOWN_FIELDS
 from tandem.errors import ConfigError, ProtocolError
 from tandem.modes.dual import Dual
 from tandem.modes.federated import Federated
-from tandem.modes.mode import Mode
+from tandem.modes.mode import Mode, Solo
 from tandem.modes.query import QuerySpec, Roles
-from tandem.modes.solo import Solo
 from tandem.modes.speculative import Speculative
 from tandem.topology import Party
 

@@ -23,9 +23,9 @@ from tandem.config.checks import SettingError
 from tandem.errors import ConfigError, ProtocolError
 from tandem.messages import ListRequest, Logprobs, Tail, Verdict, VerifyResult, Vote
 from tandem.messages.wire import MAX_FRAME_BYTES
-from tandem.modes.query import QuerySpec, Roles
+from tandem.modes.query import QuerySpec, Role, Roles
 from tandem.modes.tally import Tally, UnreadableVoteError
-from tandem.topology import PARTIES, Party
+from tandem.topology import PARTIES, Party, alone, as_party
 
 BYTES_PER_TOKEN = 4
 """A token of the vocabulary takes so many in a vote in full."""
@@ -353,3 +353,23 @@ class Proposing(Mode):
     def proposes(self, party: str) -> bool:
         """The drafter, unless no token fits a proposal."""
         return self.longest_proposal > 0 and self.roles.role(party).drafts
+
+
+class Solo(Mode):
+    """A mode of one voter."""
+
+    name = "solo"
+
+    def __init__(self, spec: QuerySpec, *, votes_are_tokens: bool) -> None:
+        """votes_are_tokens: in the mode that the query would have with the others.
+
+        What the codec leaves of a vote decides there and so does here, that answers compare. Race lists leave the whole
+        target, so nothing needs to be encoded where nobody else reads it.
+        """
+        super().__init__(spec)
+        self.votes_are_tokens |= votes_are_tokens or self.has_race_lists
+
+    def assign_roles(self, spec: QuerySpec) -> Roles:
+        """All are its own."""
+        role = Role(drafts=True, votes=True, weight=1.0, decides=True)
+        return Roles(topology=alone(as_party(spec.only or "")), roles=(role,))

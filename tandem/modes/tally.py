@@ -13,7 +13,7 @@ from tandem.codecs.votes import read_token, read_vote
 from tandem.errors import ProtocolError
 from tandem.messages import Ballot, VerifyResult
 from tandem.modes.query import QuerySpec, Roles
-from tandem.scheduler.policies import Policy
+from tandem.scheduler import Policy
 from tandem.topology import Party, in_words
 
 T = TypeVar("T")

@@ -38,7 +38,7 @@ from tandem.protocol.ballots import count_accepted, is_open
 from tandem.protocol.log import Prefix, digests_along, extend_digest
 from tandem.protocol.routes import Send
 from tandem.protocol.table import ActorSession, SessionTable
-from tandem.scheduler.policies import make_length_policy
+from tandem.scheduler import make_length_policy
 from tandem.topology import at_start
 
 MAX_BLOCK = 16

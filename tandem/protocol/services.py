@@ -35,8 +35,7 @@ from tandem.modes.tally import Tally, UnreadableVoteError
 from tandem.profiler.estimates import DecodeLine, Estimator
 from tandem.protocol.routes import Send
 from tandem.protocol.table import ActorSession, SessionTable, misdirected
-from tandem.scheduler.greedy import fill_gaps
-from tandem.scheduler.policies import Policy, make_policy
+from tandem.scheduler import Policy, fill_gaps, make_policy
 from tandem.topology import PARTIES, Party
 
 

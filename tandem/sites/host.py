@@ -21,7 +21,6 @@ from typing import Any, cast
 from tandem.actors.draft_queue import DraftQueueActor, HostQueue
 from tandem.config.schema import Config, DevicesConfig
 from tandem.errors import CallError, ClusterError, ConfigError, ProtocolError, TandemError
-from tandem.joining.devices import Device, DeviceList
 from tandem.joining.handshakes import (
     CLOUD_QUEUE,
     CloudHandshake,
@@ -33,7 +32,7 @@ from tandem.joining.handshakes import (
     queue_of,
     read_about,
 )
-from tandem.joining.join_link import Identity, JoinLink, client_context, load_identity
+from tandem.joining.join_link import Device, DeviceList, Identity, JoinLink, client_context, load_identity
 from tandem.sites.local import LocalDeployment
 from tandem.sites.port import ActorClasses, Progress, ignore
 from tandem.sites.startup import check_files, compare, note_pairing

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from tandem.aggregation.coupling import Purpose, uniform
 from tandem.modes import SessionSpec
 from tandem.protocol.services import AggregatingTable, AggregatorSession
-from tandem.scheduler.greedy import Situation
-from tandem.scheduler.policies import load_policy
+from tandem.scheduler import Situation, load_policy
 from tandem.topology import Party
 
 RANDOM = f"{__name__}:make"

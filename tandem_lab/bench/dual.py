@@ -20,7 +20,7 @@ from tandem.client.request import spec_of
 from tandem.config.schema import Config
 from tandem.events import TokenEvent
 from tandem.modes import SessionSpec
-from tandem.scheduler.greedy import speedup
+from tandem.scheduler import speedup
 from tandem.topology import PARTIES, Party
 from tandem_lab.bench import plots
 from tandem_lab.bench.plan import CellPlan, informative_at

@@ -17,8 +17,7 @@ from tandem.client.tandem import Tandem
 from tandem.config.schema import Config
 from tandem.errors import TandemError
 from tandem.events import DoneEvent, Event, PeerEvent, TokenEvent
-from tandem.joining.devices import DeviceList
-from tandem.joining.join_link import JoinLink
+from tandem.joining.join_link import DeviceList, JoinLink
 from tandem_lab.bundled import read_bundled_questions
 from tandem_lab.reliability.processes import Child, child, cloud_arguments, device_arguments
 from tandem_lab.reliability.proxy import Cut, Link, relayed

@@ -15,9 +15,8 @@ from tandem.codecs import RaceLists, StatelessCodec, TopP
 from tandem.codecs.votes import read_token, read_vote, write_token
 from tandem.config.schema import DevicesConfig
 from tandem.errors import ProtocolError
-from tandem.joining.devices import Device
 from tandem.joining.handshakes import CloudHandshake, DeviceHandshake, read_about
-from tandem.joining.join_link import JoinLink
+from tandem.joining.join_link import Device, JoinLink
 from tandem.messages import PROTOCOL_VERSION, Logprobs, Open, decode, decode_link
 from tandem.modes import SessionSpec
 from tandem.plugins.papers.lattice import Lattice

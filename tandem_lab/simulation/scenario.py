@@ -22,7 +22,7 @@ from tandem.modes import SessionSpec, reference, reference_shaping
 from tandem.modes.mode import MAX_PROPOSAL
 from tandem.protocol.routes import ActorKind
 from tandem.protocol.session import StopCheck
-from tandem.scheduler.policies import load_length_policy
+from tandem.scheduler import load_length_policy
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation.link import Link, Wire
 from tandem_lab.simulation.oracle import WorldVoter, dense_of

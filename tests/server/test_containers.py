@@ -18,8 +18,7 @@ import pytest
 import yaml
 
 import tandem
-from tandem.joining.devices import DeviceList
-from tandem.joining.join_link import read_link
+from tandem.joining.join_link import DeviceList, read_link
 from tandem.plugins.server.access import load_key
 from tests.server.running import Served
 

@@ -14,7 +14,7 @@ from tandem.codecs import codec_of
 from tandem.config.extensions import CodecConfig
 from tandem.errors import ProtocolError
 from tandem.events import PlacementEvent
-from tandem.scheduler.policies import load_policy
+from tandem.scheduler import load_policy
 from tandem.topology import Party
 from tandem_lab.simulation.link import Link
 from tandem_lab.simulation.recoded import simulate_codec

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tandem.errors import ProtocolError
-from tandem.joining.devices import Device, DeviceList
 from tandem.joining.handshakes import (
     CLOUD_QUEUE,
     CloudHandshake,
@@ -18,7 +17,7 @@ from tandem.joining.handshakes import (
     RetryLater,
     new_instance,
 )
-from tandem.joining.join_link import Identity, JoinLink, client_context, load_identity
+from tandem.joining.join_link import Device, DeviceList, Identity, JoinLink, client_context, load_identity
 from tandem.transport import sockets
 from tandem.transport.port import Endpoint
 from tandem.transport.sockets import SocketPlane

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tandem.errors import ConfigError
-from tandem.joining.devices import FILE, DeviceList
+from tandem.joining.join_link import FILE, DeviceList
 
 
 def test_a_device_is_recognised_by_its_secret(tmp_path: Path) -> None:

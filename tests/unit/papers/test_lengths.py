@@ -19,7 +19,7 @@ from tandem.errors import ConfigError
 from tandem.plugins.papers.flexspec import BestLength, tokens_per_s
 from tandem.plugins.papers.qs import MAX_LENGTH, NUM_CONFIDENCES, SHAPES, DoubleDqn, LastAccepted, pack
 from tandem.plugins.papers.rounds import FIRST_LENGTH, Rounds
-from tandem.scheduler.policies import LengthPolicy, load_length_policy, make_length_policy
+from tandem.scheduler import LengthPolicy, load_length_policy, make_length_policy
 
 TOKEN_S = 0.017
 """To draft a token."""

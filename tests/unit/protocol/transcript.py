@@ -37,7 +37,7 @@ from tandem.protocol.log import Prefix
 from tandem.protocol.routes import Send
 from tandem.protocol.session import StopCheck
 from tandem.protocol.table import CoordinatorTable
-from tandem.scheduler.policies import load_length_policy
+from tandem.scheduler import load_length_policy
 from tandem_lab.simulation.specs import make_spec
 from tests.unit.protocol import talk
 

@@ -6,7 +6,7 @@ from math import inf, isfinite, nan
 
 import pytest
 
-from tandem.scheduler.greedy import MAX_S, Situation, choose, fill_gaps
+from tandem.scheduler import MAX_S, Situation, choose, fill_gaps
 from tandem.topology import PARTIES, Party
 
 BAD = (nan, 0.0, inf, -inf, -1.0, 1e-9, 0.05, 5.0, 1e300)

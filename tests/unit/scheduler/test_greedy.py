@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from tandem.scheduler.greedy import Situation, choose, delta_z, speedup, token_s
+from tandem.scheduler import Situation, choose, delta_z, speedup, token_s
 from tandem.topology import Party
 
 TIMES_S = (0.0, 0.02, 0.06, 0.08, 0.1, 0.16, 0.5)  # with c^r - rtt, c^r and c^r + rtt among them

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tandem.errors import ConfigError
-from tandem.scheduler.policies import (
+from tandem.scheduler import (
     LENGTH_POLICIES,
     PLACEMENTS,
     Loader,

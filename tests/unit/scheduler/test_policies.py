@@ -6,8 +6,7 @@ from itertools import product
 
 import pytest
 
-from tandem.scheduler.greedy import Situation, choose
-from tandem.scheduler.policies import Fixed, Greedy, Policy, make_policy
+from tandem.scheduler import Fixed, Greedy, Policy, Situation, choose, make_policy
 from tandem.topology import PARTIES, Party
 from tandem_lab.baselines.random_placement import Random
 

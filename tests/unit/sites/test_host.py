@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from tandem.errors import ConfigError, ProtocolError
-from tandem.joining.devices import Device, DeviceList
 from tandem.joining.handshakes import CLOUD_QUEUE, queue_of
-from tandem.joining.join_link import JoinLink, client_context, load_identity
+from tandem.joining.join_link import Device, DeviceList, JoinLink, client_context, load_identity
 from tandem.sites import host
 from tandem.sites.host import Address, Admission
 from tandem.transport import sockets

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from tandem.aggregation.rules import draft_rule
-from tandem.scheduler.greedy import token_s
+from tandem.scheduler import token_s
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation import study
 from tandem_lab.simulation.study import CODEC, LAWS, Accepted, draw_acceptance, link_of, rates, replay
