@@ -316,6 +316,12 @@ class Session:
 
     # ---- leading the own decoder, where it votes on another party's proposals -----------------------------------
 
+    def lead(self, source: str, proposal: Vote) -> list[Send]:
+        """Have the own decoder vote on a peer's proposal that was taken in, if it follows the committed tokens."""
+        if not self.routes.follows_proposals or not self.ballots.continues(source, proposal, self.prefix):
+            return []
+        return [self._to_decoder(proposal)]
+
     def lead_on(self, waited_s: float) -> list[Send]:
         """Ask for a vote without a proposal, at once where nobody proposes. waited_s: since the last commit."""
         digest = self.prefix.digest
@@ -515,8 +521,7 @@ class Session:
                 is_kept = self.log.hold(body)
             case Vote():
                 is_kept = self.ballots.hold(peer.name, body, self.prefix, now_s - opened_s)
-                if self.routes.follows_proposals and self.ballots.continues(peer.name, body, self.prefix):
-                    sends = [self._to_decoder(body)]
+                sends = self.lead(peer.name, body)
             case _:
                 is_kept = False  # the header says it all
         peer.liveness.has_given |= isinstance(body, PROGRESS)
