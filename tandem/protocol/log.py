@@ -186,7 +186,8 @@ class Log:
         for step, verdict in self.verdicts.items():
             if step <= length < step + len(verdict.tokens):
                 del self.verdicts[step]
-                count = length - step  # of its tokens are committed
+                if (count := length - step) == 0:  # of its tokens that are committed
+                    return verdict
                 return replace(
                     verdict,
                     step=length,
