@@ -60,8 +60,7 @@ async def _measure_site(began_s: float) -> dict[str, Any]:
     from tandem.client.request import build_spec
     from tandem.config.schema import Config
     from tandem.events import collect
-    from tandem.sites.local import LocalSite
-    from tandem.sites.startup import start_actors
+    from tandem.sites.startup import LocalSite, start_actors
     from tandem.transport.memory import MemoryNetwork
 
     config = Config()

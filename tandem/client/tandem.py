@@ -93,9 +93,9 @@ class Tandem:
             config = replace(config, cluster=change(config.cluster, {"runtime": runtime}, "cluster"))
         config = config.with_runtime(on_ray=hosts is not None)
         if config.cluster.runtime == "inline":
-            from tandem.sites import local
+            from tandem.sites import startup
 
-            return cls(config, local.launch(config, progress or ignore, actor_classes, hosts))
+            return cls(config, startup.launch(config, progress or ignore, actor_classes, hosts))
         return cls(config, find_runtime(config).launch(config, hosts, progress or ignore, actor_classes))
 
     @classmethod

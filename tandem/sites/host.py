@@ -33,9 +33,8 @@ from tandem.joining.handshakes import (
     read_about,
 )
 from tandem.joining.join_link import Device, DeviceList, Identity, JoinLink, client_context, load_identity
-from tandem.sites.local import LocalDeployment
 from tandem.sites.port import ActorClasses, Progress, ignore
-from tandem.sites.startup import check_files, compare, note_pairing
+from tandem.sites.startup import LocalDeployment, check_files, compare, note_pairing
 from tandem.system.addresses import max_connections
 from tandem.topology import Party
 from tandem.transport.port import Endpoint, PlaneOwner, Refusal

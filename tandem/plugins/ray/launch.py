@@ -25,8 +25,8 @@ from tandem.plugins.ray.attach import attached
 from tandem.plugins.ray.handles import RayActor, RayActors, find_actor, kill_actors, process_name
 from tandem.plugins.ray.table import explain_party, is_supervised, read_actors
 from tandem.protocol.routes import ROLES, ActorKind
-from tandem.sites.local import ACTOR_CLASSES
 from tandem.sites.port import ActorClasses
+from tandem.sites.startup import ACTOR_CLASSES
 
 LIGHT: tuple[ActorKind, ...] = ("aggregator", "profiler", "scheduler")
 """Actors that may share the draft queue's process."""

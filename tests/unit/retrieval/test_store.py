@@ -120,8 +120,8 @@ def test_a_disk_that_takes_no_more(
     monkeypatch.setattr("tandem.retrieval.build.EMBED_AT_ONCE", 100)
     connect = store.connect
 
-    def connect_to_small(path: Path, timeout_s: float) -> Any:
-        database = connect(path, timeout_s)
+    def connect_to_small(*arguments: Any) -> Any:
+        database = connect(*arguments)
         database.execute(f"PRAGMA max_page_count = {num_pages}")
         return database
 

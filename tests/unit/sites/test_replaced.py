@@ -16,9 +16,8 @@ from tandem.actors.base import Runtime, SharedProcess, SiteActor
 from tandem.errors import QueryError
 from tandem.events import TokenEvent
 from tandem.protocol.routes import ROLES, ActorKind
-from tandem.sites.local import ACTOR_CLASSES, LocalSite
 from tandem.sites.port import Deployment
-from tandem.sites.startup import join_actors, start_actors
+from tandem.sites.startup import ACTOR_CLASSES, LocalSite, join_actors, start_actors
 
 QUESTIONS = ("Which game should Mira try?", "Why is the sky blue?")
 OPTIONS: dict[str, Any] = {"only": "cloud", "seed": 12, "temperature": 1.0, "max_new_tokens": 24}
