@@ -140,7 +140,7 @@ def frame_example() -> str:
     raw = messages.encode(frame)
     head = [
         ("tag of LinkFrame", 1),
-        (f"version {messages.PROTOCOL_VERSION}", 1),
+        (f"version {raw[1]}", 1),
         ("session 7", 4),
         ("view 0", 1),
         ("number 9", 1),

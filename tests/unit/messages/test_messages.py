@@ -275,13 +275,13 @@ def test_a_probability_fits_in_a_byte(share: float, number: int) -> None:
     assert messages.in_127ths(share) == number
 
 
-@pytest.mark.parametrize("version", [3, 16, 18])
+@pytest.mark.parametrize("version", [3, messages.OLDEST_VERSION - 1, messages.PROTOCOL_VERSION + 1])
 def test_a_frame_of_another_protocol_version_is_refused(version: int) -> None:
     frame = bytes([10, version]) + encode(frame_of(Heartbeat()))[2:]
     with pytest.raises(ProtocolError) as refused:
         decode_link(frame)
     assert str(refused.value) == (
-        f"A frame of protocol version {version} was received, but this party speaks version 17; "
+        f"A frame of protocol version {version} was received, but this party speaks {messages.describe_versions()}; "
         "install the same version of tandem-rag at both parties."
     )
 
