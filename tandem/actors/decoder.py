@@ -512,10 +512,10 @@ def make_drafter(
 
 def open_grammar(spec: SessionSpec, engine: Engine) -> Grammar:
     """A query's grammar, followed with a party's tokens. Raises GenerationError where that cannot be done here."""
-    from tandem.engine.shaping import Grammar, find_server
+    from tandem.engine import shaping
 
-    server = find_server(engine.tokenizer_json, engine.vocab_size, engine.eos_token_ids)
-    return Grammar(server, spec.grammar, spec.vocab_size, spec.eos_token_ids)
+    model = engine.tokenizer_json, engine.vocab_size, engine.eos_token_ids
+    return shaping.open_grammar(model, spec.grammar, spec.vocab_size, spec.eos_token_ids)
 
 
 def elapsed_us(started_s: float) -> int:

@@ -21,7 +21,17 @@ from typing import Any, Literal
 from tandem.errors import ConfigError, did_you_mean, first_line
 
 Kind = Literal[
-    "engine", "conversion", "reader", "store", "embedder", "codec", "policy", "command", "route", "runtime"
+    "engine",
+    "conversion",
+    "reader",
+    "store",
+    "embedder",
+    "codec",
+    "grammar",
+    "policy",
+    "command",
+    "route",
+    "runtime",
 ]
 GROUP = "tandem.plugins"
 ADDRESS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -39,6 +49,7 @@ OWN: Mapping[Kind, Mapping[str, str]] = {
         "c_sqs": "tandem.plugins.papers.sqs:CSqs",
         "lattice": "tandem.plugins.papers.lattice:Lattice",
     },
+    "grammar": {"llguidance": "tandem.plugins.grammars.following:open_grammar"},
     "policy": {
         "best": "tandem.plugins.papers.flexspec:BestLength",
         "last_accepted": "tandem.plugins.papers.qs:LastAccepted",

@@ -26,5 +26,5 @@ def children(pid: int) -> list[int]:
 def is_server(pid: int) -> bool:
     """Whether a process is a fork server."""
     with suppress(OSError):
-        return b"tandem.engine.shaping" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"tandem.plugins.grammars" in Path(f"/proc/{pid}/cmdline").read_bytes()
     return False

@@ -22,9 +22,17 @@ from numpy.typing import NDArray
 pytest.importorskip("llguidance", reason="answers that follow a grammar need llguidance (extra [grammar])")
 
 from tandem.corpora import model_path
-from tandem.engine.shaping import LIMITS, ForkServer, Grammar, Limits, Masks, find_server, read_tokenizer
 from tandem.engine.tokenizer import Detokenizer
 from tandem.errors import Code, GenerationError, QueryError
+from tandem.plugins.grammars.following import (
+    LIMITS,
+    FollowedGrammar,
+    ForkServer,
+    Limits,
+    Masks,
+    find_server,
+    read_tokenizer,
+)
 from tests.hostile_grammars import hostile_grammars
 from tests.unit.engine.followers import followers
 
@@ -47,15 +55,15 @@ def server() -> ForkServer:
     return find_server(*MODEL)
 
 
-Open = Callable[..., Grammar]
+Open = Callable[..., FollowedGrammar]
 
 
 @pytest.fixture
 def open_grammar(server: ForkServer) -> Iterator[Open]:
-    opened: list[Grammar] = []
+    opened: list[FollowedGrammar] = []
 
-    def open_one(limits: Limits | None = None, **grammar: Any) -> Grammar:
-        opened.append(Grammar(server, json.dumps(grammar), VOCAB, (END,), limits))
+    def open_one(limits: Limits | None = None, **grammar: Any) -> FollowedGrammar:
+        opened.append(FollowedGrammar(server, json.dumps(grammar), VOCAB, (END,), limits))
         return opened[-1]
 
     yield open_one
@@ -144,7 +152,7 @@ def test_another_process_says_the_same_in_whatever_order_it_is_asked(open_gramma
 def test_a_grammar_that_cannot_be_followed_is_one_sentence(
     server: ForkServer, grammar: Any, reason: str
 ) -> None:
-    opened = Grammar(server, json.dumps(grammar), VOCAB, (END,))
+    opened = FollowedGrammar(server, json.dumps(grammar), VOCAB, (END,))
     with pytest.raises(
         QueryError, match=r"^The grammar of the answer cannot be followed \(.*\); correct it"
     ) as caught:
@@ -158,7 +166,7 @@ def test_a_grammar_that_cannot_be_followed_is_one_sentence(
 def test_a_tokenizer_that_llguidance_takes_otherwise_is_one_sentence() -> None:
     other = json.loads(TOKENIZER)
     other["decoder"] = {"type": "ByteFallback"}
-    grammar = Grammar(ForkServer(json.dumps(other), VOCAB, (END,)), '{"regex": "a"}', VOCAB, (END,))
+    grammar = FollowedGrammar(ForkServer(json.dumps(other), VOCAB, (END,)), '{"regex": "a"}', VOCAB, (END,))
     with pytest.raises(
         GenerationError, match=r"tokenizer cannot be used with a grammar \(.*\); ask without one"
     ):
@@ -169,7 +177,7 @@ def test_a_tokenizer_that_llguidance_takes_otherwise_is_one_sentence() -> None:
 # ---- what it may cost ----------------------------------------------------------------------------------------
 
 
-def check_cost(opened: Grammar, code: Code, sentence: str) -> None:
+def check_cost(opened: FollowedGrammar, code: Code, sentence: str) -> None:
     with pytest.raises(QueryError, match=sentence) as caught:
         opened.allowed([])
     assert (caught.value.code, caught.value.option) == (code, "grammar")
@@ -220,10 +228,10 @@ def test_closing_a_grammar_ends_its_process_whatever_it_computes(
 def test_a_fork_server_that_was_killed_is_replaced() -> None:
     """And its grammars end with a sentence."""
     first = find_server(TOKENIZER, VOCAB, (2,))
-    lost = Grammar(first, '{"regex": "[ab]*"}', VOCAB, (2,))
+    lost = FollowedGrammar(first, '{"regex": "[ab]*"}', VOCAB, (2,))
     assert lost.allowed([])
     os.kill(first.pid, signal.SIGSTOP)  # it starts nothing any more
-    waiting = Grammar(first, '{"regex": "[ab]*"}', VOCAB, (2,))
+    waiting = FollowedGrammar(first, '{"regex": "[ab]*"}', VOCAB, (2,))
     assert not waiting.poll()
     os.kill(first.pid, signal.SIGKILL)
     with pytest.raises(GenerationError, match="which could not be started; ask again") as caught:
@@ -232,7 +240,7 @@ def test_a_fork_server_that_was_killed_is_replaced() -> None:
     wait_until(lambda: not first.is_running())
     second = find_server(TOKENIZER, VOCAB, (2,))
     assert second.pid != first.pid
-    found = Grammar(second, '{"regex": "[ab]*"}', VOCAB, (2,))
+    found = FollowedGrammar(second, '{"regex": "[ab]*"}', VOCAB, (2,))
     assert found.allowed([]) == lost.allowed([])
     for each in (lost, waiting, found):
         each.close()
@@ -250,7 +258,7 @@ def memory_mb(server: ForkServer) -> float:
     return most
 
 
-def follow_at_random(server: ForkServer, opened: Grammar, draw: random.Random) -> str:
+def follow_at_random(server: ForkServer, opened: FollowedGrammar, draw: random.Random) -> str:
     """What becomes of some tokens, some of which are taken back: a code, or nothing."""
     tokens: list[int] = []
     try:
@@ -286,7 +294,7 @@ def test_hostile_grammars_end_with_a_mask_or_a_sentence(
     """Also after many tokens, with rollbacks. No process takes more than 200 MB."""
     outcomes = Counter(
         follow_at_random(
-            server, Grammar(server, json.dumps(grammar), VOCAB, (END,), limits), random.Random(number)
+            server, FollowedGrammar(server, json.dumps(grammar), VOCAB, (END,), limits), random.Random(number)
         )
         for number, (_, grammar) in enumerate(hostile_grammars(count))
     )

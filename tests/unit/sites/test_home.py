@@ -77,12 +77,12 @@ async def test_a_device_whose_grammar_costs_too_much_holds_no_other_device_up(
     pytest.importorskip(
         "llguidance", reason="answers that follow a grammar need llguidance (extra [grammar])"
     )
-    from tandem.engine import shaping
+    from tandem.plugins.grammars import following
 
     hostile: dict[str, Any] = {"json_schema": {"type": "integer", "multipleOf": 19_999_999}}
     with await asyncio.to_thread(Tandem.join, str(cloud.link_for("tablet")), WAIT) as tablet:
         with monkeypatch.context() as patch:
-            patch.setattr(shaping, "LIMITS", shaping.Limits(build_s=600.0, memory_mb=4_000))
+            patch.setattr(following, "LIMITS", following.Limits(build_s=600.0, memory_mb=4_000))
             asking = [asyncio.create_task(tablet.aquery(QUESTIONS[0], grammar=hostile)) for _ in range(4)]
             await until(lambda: len(followers()) == 8, 120.0)  # of the device, and of the cloud
         for asked in ({}, {"grammar": {"regex": "(yes|no)"}}):

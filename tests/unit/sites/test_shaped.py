@@ -12,8 +12,8 @@ pytest.importorskip("llguidance", reason="answers that follow a grammar need llg
 
 from tandem import Config, Tandem
 from tandem.client.request import build_spec
-from tandem.engine import shaping
 from tandem.errors import QueryError
+from tandem.plugins.grammars import following
 from tandem.topology import PARTIES
 from tandem_lab.bundled import read_bundled_questions
 from tandem_lab.quality.local import LocalPair, answer_uncompressed
@@ -71,13 +71,13 @@ def test_answers_stay_the_same_where_masks_come_late(
     rag: Tandem, pair: LocalPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pass whose mask is not there in time is computed again."""
-    poll, draw, late = shaping.Grammar.poll, random.Random(3), list[bool]()
+    poll, draw, late = following.FollowedGrammar.poll, random.Random(3), list[bool]()
 
-    def poll_late(self: shaping.Grammar, left_s: Callable[[], float] = lambda: 0.0) -> bool:
+    def poll_late(self: following.FollowedGrammar, left_s: Callable[[], float] = lambda: 0.0) -> bool:
         late.append(left_s() > 0 and draw.random() < 0.5)
         return not late[-1] and poll(self, left_s)
 
-    monkeypatch.setattr(shaping.Grammar, "poll", poll_late)
+    monkeypatch.setattr(following.FollowedGrammar, "poll", poll_late)
     for mode in ("dual", "speculative"):
         common: dict[str, Any] = {"mode": mode, "max_new_tokens": 14, "seed": 11, "temperature": 1.0}
         asked: dict[str, Any] = {**common, "grammar": {"json_schema": SCHEMA}, "draft_rule": "coupled"}

@@ -1,0 +1,1 @@
+"""Grammars that answers follow, by llguidance."""
