@@ -99,6 +99,9 @@ class Manifest:
     digest: str = ""  # of all this, the chunks, their facts and words, hexadecimal
 
 
+_MANIFEST = TypeAdapter(Manifest)  # each search reads one, and this takes longer to make than to use
+
+
 class NoIndexError(RetrievalError):
     """A folder holds no index."""
 
@@ -160,7 +163,7 @@ def _read_manifest(database: Connection, directory: Path) -> tuple[Manifest, int
     row = database.execute("SELECT body, written_ms FROM manifest").fetchone()
     try:
         body, written_ms = row
-        manifest = TypeAdapter(Manifest).validate_json(body)
+        manifest = _MANIFEST.validate_json(body)
         bytes.fromhex(manifest.id_key)
     except (ValueError, TypeError):
         raise damaged(directory, "its manifest cannot be read") from None
