@@ -256,7 +256,7 @@ class _Contents:
         if kind is None:
             raise Unreadable(f"it is none of {endings()}; save what it says as text")
         read: Reader = plugins.load(kind.reader)
-        is_empty = True
+        is_empty, num_problems = True, len(self.problems)
         for item in read(file, source, self.problems):
             if isinstance(item, Part):
                 is_empty = False
@@ -264,7 +264,7 @@ class _Contents:
             elif item.page_content.strip():
                 is_empty = False
                 yield item
-        if is_empty:
+        if is_empty and len(self.problems) == num_problems:  # else it has said why
             raise Unreadable(EMPTY)
 
     def _read_part(self, part: Part, source: str, depth: int) -> Iterator[Document]:
