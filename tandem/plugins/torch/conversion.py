@@ -8,6 +8,7 @@ it: both parties get the same bits, wherever their files are.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 from hashlib import sha256
@@ -19,7 +20,7 @@ from typing import Any
 from tandem.engine import gguf
 from tandem.engine.gguf_tokenizer import split_texts
 from tandem.errors import GenerationError, install_line
-from tandem.system.paths import cache_folder, locked
+from tandem.system.paths import cache_folder
 
 FORMAT = 2
 """The format of the converted folders."""
@@ -50,7 +51,8 @@ def convert(file: Path, dtype: str) -> Path:
     above, name = folder.parent, folder.name.rpartition("-")[0]
     try:
         above.mkdir(parents=True, exist_ok=True)
-        with locked(above / f"{name}.lock"):
+        with (above / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
             if not folder.is_dir():
                 if (free := shutil.disk_usage(above).free) < num_bytes:
                     raise OSError(f"{free / 1e9:.1f} GB are free")
