@@ -90,8 +90,10 @@ def init(
             f"{Path(CONFIG_NAME).absolute()} is there already; edit it, or write it again with --force."
         )
     pair = _choose_pair() if model is None else ModelPair(_model(model), _model(model), 0, "float32")
+    text = render(folders, pair)
     try:
-        Path(CONFIG_NAME).write_text(render(folders, pair), "utf-8")
+        with Path(CONFIG_NAME).open("w" if force else "x", encoding="utf-8") as file:  # the choice took time
+            file.write(text)
     except OSError as error:
         raise ConfigError(f"{Path(CONFIG_NAME).absolute()} cannot be written ({error.strerror}).") from None
     emit(f"Wrote {CONFIG_NAME}.")
