@@ -117,9 +117,10 @@ def read_varint(
 
 def _fixed(layout: str) -> FieldFormat[Any]:
     packer = struct.Struct("<" + layout)
+    pack, unpack, size = packer.pack, packer.unpack, packer.size
     return FieldFormat(
-        lambda out, value: out.extend(packer.pack(value)),
-        lambda cursor: packer.unpack(cursor.take(packer.size))[0],
+        lambda out, value: out.extend(pack(value)),
+        lambda cursor: unpack(cursor.take(size))[0],
     )
 
 
@@ -317,8 +318,8 @@ class Registry:
         """Append tag and fields of `message`."""
         cls: Any = type(message)
         out.append(self._tags[cls])
-        for name, form in _fields_of(cls):
-            form.write(out, getattr(message, name))
+        for name, write, _ in _fields_of(cls):
+            write(out, getattr(message, name))
 
     def read(self, cursor: FrameCursor, allowed: Collection[type[Any]]) -> Any:
         """The message at the cursor; ProtocolError if it is not one of the `allowed` classes."""
@@ -333,7 +334,7 @@ class Registry:
                 f"A {cls.__name__} does not belong here; "
                 "check that both parties run the same version of Tandem."
             )
-        return cls(**{name: form.read(cursor) for name, form in _fields_of(cls)})
+        return cls(**{name: read(cursor) for name, _, read in _fields_of(cls)})
 
     def encode(self, message: Any) -> bytes:
         """One whole frame; ProtocolError if it would be too long, or a text in it cannot be written."""
@@ -374,12 +375,12 @@ class Registry:
 
 
 @cache
-def _fields_of(cls: type[Any]) -> tuple[tuple[str, FieldFormat[Any]], ...]:
-    """Names and formats, resolved at first use, when all classes exist."""
-    hints, fields = get_type_hints(cls, include_extras=True), list[tuple[str, FieldFormat[Any]]]()
+def _fields_of(cls: type[Any]) -> tuple[tuple[str, Callable[..., None], Callable[..., Any]], ...]:
+    """Names, writers and readers, resolved at first use, when all classes exist."""
+    hints, fields = get_type_hints(cls, include_extras=True), list[tuple[str, Any, Any]]()
     for field in dataclasses.fields(cls):
         form = next((each for each in get_args(hints[field.name]) if isinstance(each, FieldFormat)), None)
         if form is None:
             raise TypeError(f"{cls.__name__}.{field.name} has no binary form")
-        fields.append((field.name, form))
+        fields.append((field.name, form.write, form.read))
     return tuple(fields)
