@@ -112,7 +112,7 @@ def train_drafter(
         acceptance={key: round(value, 4) for key, value in asdict(measured).items()},
     )
     is_file = gguf.find_file(base_of(path)) is not None
-    save(drafter, target.name_or_path if is_file else path, out, card)
+    save(drafter, target.name_or_path if is_file else path, Path(base_of(path)) / TEMPLATE, out, card)
     (out / LOG).write_text(
         json.dumps({"recipe": asdict(recipe), "losses": [round(x, 4) for x in losses]}) + "\n"
     )
@@ -137,10 +137,10 @@ def fingerprints(path: str) -> dict[str, str]:
     return {dtype: Engine.load(path, dtype=dtype).weights_fingerprint for dtype in DTYPES}
 
 
-def save(drafter: Any, target: str, out: Path, card: DrafterCard) -> None:
+def save(drafter: Any, target: str, template: Path, out: Path, card: DrafterCard) -> None:
     """Weights in the precision of the target's files, its tokenizer and template, the card.
 
-    target: a folder or hub id; of a GGUF file the folder that it was converted to.
+    target: a folder or hub id; of a GGUF file the folder that it was converted to. template: beside the target, if any.
     """
     from tandem.engine.places import CARD, load_config, load_wrapper
     from tandem.system.processes import hide_progress_bars
@@ -149,7 +149,6 @@ def save(drafter: Any, target: str, out: Path, card: DrafterCard) -> None:
     with hide_progress_bars():
         (drafter if dtype is None else drafter.to(dtype)).save_pretrained(out)
         load_wrapper(target).save_pretrained(out)
-    template = Path(target) / TEMPLATE
     if template.is_file():
         shutil.copyfile(template, out / TEMPLATE)
     (out / CARD).write_text(json.dumps(asdict(card), indent=2) + "\n", "utf-8")
