@@ -171,10 +171,14 @@ def settings_of(group: type[Settings]) -> tuple[Setting, ...]:
 
 @cache
 def _meanings(module: str) -> dict[tuple[str, str], str]:
-    """The text below each field of the classes of a module, by class and field."""
+    """The text below each field of the classes of a module, by class and field; nothing without its source."""
+    try:
+        source = inspect.getsource(sys.modules[module])
+    except OSError:
+        return {}
     return {
         (group.name, field.target.id): " ".join(str(text.value.value).split())
-        for group in ast.parse(inspect.getsource(sys.modules[module])).body
+        for group in ast.parse(source).body
         if isinstance(group, ast.ClassDef)
         for field, text in pairwise(group.body)
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)

@@ -98,7 +98,9 @@ class NodeInfo:
     directory: str  # temporary files of the head; empty for a node that joined
     log: str  # what the node printed
     resource: str = ""  # its own, see OWN_RESOURCE
-    token: str | None = None  # of the cluster; None where the user's environment provides it
+    token: str | None = field(
+        default=None, repr=False
+    )  # of the cluster; None where the user's environment provides it
     settings: dict[str, str] = field(default_factory=dict)  # see `start_settings`
 
     @property
