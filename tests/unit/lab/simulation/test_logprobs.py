@@ -13,7 +13,7 @@ from tandem.errors import ConfigError
 from tandem.events import TokenEvent
 from tandem.messages import LinkBody, LinkFrame, Tail, Verdict
 from tandem.modes import reference_shaping
-from tandem.protocol import link, log
+from tandem.protocol import link, log, peer
 from tandem_lab.simulation import specs
 from tandem_lab.simulation.fuzz import scenario_of
 from tandem_lab.simulation.oracle import dense_of
@@ -175,7 +175,7 @@ def forgetful_join(several: Sequence[Verdict]) -> Verdict:
 
 def test_a_join_that_confuses_tokens_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "FIRST_FRAMES", 1)
-    monkeypatch.setattr(link, "join_verdicts", forgetful_join)
+    monkeypatch.setattr(peer, "join_verdicts", forgetful_join)
     with pytest.raises(AssertionError):
         check(play(full_link()), is_exact=True)
 
