@@ -22,13 +22,13 @@ PACKAGE, LAB = ROOT / "tandem", ROOT / "tandem_lab"
 PLUGINS = "plugins"
 """The package whose folders hang on the core."""
 LIMITS = {
-    "lines of the core": 35150,
-    "lines of the product": 46900,
-    "lines of the tests": 50750,
+    "lines of the core": 32000,
+    "lines of the product": 43950,
+    "lines of the tests": 43200,
     "lines of the laboratory": 14850,
     "lines of the benchmarks": 5950,
-    "modules of the core": 171,
-    "commands": 16,
+    "modules of the core": 120,
+    "commands": 14,
     "settings": 60,
     "class names that exist twice": 3,
 }
