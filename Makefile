@@ -23,7 +23,7 @@ demo: $(VENV)/.demo   ## ask SmolLM2 a question about the household documents, o
 install: $(VENV)/.demo   ## Tandem into .venv, without PyTorch
 
 # As many processes as the smallest machine has cores: nodes that wait too long for the processor give up.
-test: $(VENV)/.test   ## the tests of every change, in ten minutes; says why any are skipped
+test: $(VENV)/.test   ## the tests of every change, in eight minutes; says why any are skipped
 	@$(PYTEST) -m "not nightly and not weekly" </dev/null
 
 test-units: $(VENV)/.test   ## of these, those without clusters and servers
