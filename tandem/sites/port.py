@@ -5,17 +5,20 @@ client --SitePort--> LocalSite: on its event loop | RaySite: Ray calls --> actor
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import CancelledError
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from tandem.actors.base import ActorStatistics, SiteActor
 from tandem.config.schema import Config
 from tandem.errors import CallError
 from tandem.events import Event, SourcesEvent
 from tandem.protocol.routes import ActorKind
-from tandem.system.processes import LoopThread
 from tandem.topology import as_party
 
 Progress = Callable[[str], None]
@@ -107,6 +110,53 @@ class Node(Protocol):
 
     def stop(self) -> None:
         """Stop it, with all that it started."""
+
+
+T = TypeVar("T")
+CLEAN_UP_LIMIT_S = 5.0
+
+
+class LoopThread:
+    """Runs coroutines from any thread, side by side; close it when done."""
+
+    def __init__(self) -> None:
+        self.event_loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.event_loop.run_forever, name="tandem", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`. An interruption (Ctrl-C) cancels it, and nothing else, and waits for its clean-up."""
+        future = None
+        try:
+            future = asyncio.run_coroutine_threadsafe(work, self.event_loop)
+            return future.result()
+        except BaseException:
+            if future is None or not future.done():
+                self._wait_for(_cancel(work))
+            raise
+
+    def close(self) -> None:
+        """Stop the loop and its thread; what still runs is cancelled."""
+        if self.event_loop.is_closed():
+            return
+        self._wait_for(_cancel())
+        self.event_loop.call_soon_threadsafe(self.event_loop.stop)
+        self._thread.join()
+        self.event_loop.close()
+
+    def _wait_for(self, clean_up: Coroutine[Any, Any, None]) -> None:
+        with suppress(CancelledError, TimeoutError):
+            asyncio.run_coroutine_threadsafe(clean_up, self.event_loop).result(CLEAN_UP_LIMIT_S)
+
+
+async def _cancel(work: Coroutine[Any, Any, Any] | None = None) -> None:
+    """Cancel the task that runs `work`, or all other tasks of this loop where it is None, and wait for them."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    tasks = [task for task in others if work is None or task.get_coro() is work]
+    for task in tasks:
+        if not task.cancelling():
+            task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @dataclass(kw_only=True)

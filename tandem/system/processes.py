@@ -1,8 +1,10 @@
-"""Processes and threads for what this one must not be held up, filled or ended by; and quiet loading."""
+"""Processes for what this one must not be held up, filled or ended by; and quiet loading.
+
+They import this module, so it imports nothing heavy.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
@@ -10,11 +12,10 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from concurrent.futures import CancelledError
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any
 
 
 class NotStartedError(Exception):
@@ -166,53 +167,6 @@ def _receive(received: SimpleQueue[tuple[bytes, list[int]]]) -> None:
             if line.endswith(b"\n"):
                 received.put((line, files))
                 line, files = b"", []
-
-
-T = TypeVar("T")
-CLEAN_UP_LIMIT_S = 5.0
-
-
-class LoopThread:
-    """Runs coroutines from any thread, side by side; close it when done."""
-
-    def __init__(self) -> None:
-        self.event_loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self.event_loop.run_forever, name="tandem", daemon=True)
-        self._thread.start()
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`. An interruption (Ctrl-C) cancels it, and nothing else, and waits for its clean-up."""
-        future = None
-        try:
-            future = asyncio.run_coroutine_threadsafe(work, self.event_loop)
-            return future.result()
-        except BaseException:
-            if future is None or not future.done():
-                self._wait_for(_cancel(work))
-            raise
-
-    def close(self) -> None:
-        """Stop the loop and its thread; what still runs is cancelled."""
-        if self.event_loop.is_closed():
-            return
-        self._wait_for(_cancel())
-        self.event_loop.call_soon_threadsafe(self.event_loop.stop)
-        self._thread.join()
-        self.event_loop.close()
-
-    def _wait_for(self, clean_up: Coroutine[Any, Any, None]) -> None:
-        with suppress(CancelledError, TimeoutError):
-            asyncio.run_coroutine_threadsafe(clean_up, self.event_loop).result(CLEAN_UP_LIMIT_S)
-
-
-async def _cancel(work: Coroutine[Any, Any, Any] | None = None) -> None:
-    """Cancel the task that runs `work`, or all other tasks of this loop where it is None, and wait for them."""
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    tasks = [task for task in others if work is None or task.get_coro() is work]
-    for task in tasks:
-        if not task.cancelling():
-            task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Literal
 
-from tandem.system.processes import LoopThread
+from tandem.sites.port import LoopThread
 
 Cut = Literal["stall", "reset"]
 CHUNK_BYTES = 1 << 16

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from tandem.system.processes import LoopThread
+from tandem.sites.port import LoopThread
 
 PIECE_BYTES = 65536
 SLOW_PIECE_BYTES = 32

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tandem.system.processes import LoopThread
+from tandem.sites.port import LoopThread
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from tandem.errors import CallError, ClusterError, QueryError
 from tandem.plugins.ray import handles
 from tandem.plugins.ray.bootstrap import RaySite
 from tandem.plugins.ray.handles import RayActor, while_node_runs
+from tandem.sites.port import LoopThread
 from tandem.sites.startup import LocalSite
-from tandem.system.processes import LoopThread
 from tandem.topology import Party
 
 
