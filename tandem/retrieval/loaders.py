@@ -47,7 +47,7 @@ from tandem.retrieval.documents import (
 from tandem.retrieval.folders import ReplacedError, Root, RootFile
 from tandem.retrieval.readers import Unreadable, listed, shorten
 from tandem.system.file_kinds import ending_of, endings, kind_of, why_skipped
-from tandem.system.processes import Answers, Companion, NotStartedError, describe_exit, serve
+from tandem.system.processes import Answers, Companion, NotStartedError, describe_exit, limit_time, serve
 
 T = TypeVar("T")
 
@@ -353,14 +353,14 @@ def serve_reader() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _TIMED_OUT)
 
     def handle(request: dict[str, Any], files: list[int], answers: Answers) -> None:
-        _set_time(request["limit_s"])
+        limit_time(request["limit_s"], WAIT_FACTOR)
         is_busy.set()
         try:
             _answer(request, files[0], answers)
         except MemoryError:
             os._exit(OUT_OF_MEMORY)
         is_busy.clear()
-        _set_time(0)
+        limit_time(0)
 
     serve(handle)
 
@@ -386,12 +386,6 @@ def _watch_memory(num_bytes: int, is_busy: threading.Event) -> None:
             if num_pages * resource.getpagesize() > num_bytes:
                 os._exit(OUT_OF_MEMORY)
             pause.wait(WATCH_S)
-
-
-def _set_time(limit_s: float) -> None:
-    """The kernel ends the process after so much processor time; never for 0."""
-    signal.setitimer(signal.ITIMER_PROF, limit_s)
-    signal.setitimer(signal.ITIMER_REAL, WAIT_FACTOR * limit_s)
 
 
 def _answer(request: dict[str, Any], descriptor: int, answers: Answers) -> None:

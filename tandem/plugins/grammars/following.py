@@ -33,7 +33,9 @@ from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from tandem.engine.kv import common_length
 from tandem.errors import Code, GenerationError, QueryError, TandemError, explain_missing, first_line
+from tandem.system.processes import limit_time
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
@@ -419,12 +421,6 @@ def _limit_memory(num_bytes: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
-def _set_time(limit_s: float) -> None:
-    """The kernel ends the process after so much processor time; never for 0."""
-    signal.setitimer(signal.ITIMER_PROF, limit_s)
-    signal.setitimer(signal.ITIMER_REAL, WAIT_FACTOR * limit_s)
-
-
 def _follow(
     tokenizer: LLTokenizer | str, asked: socket.socket, limits: Limits, options: dict[str, Any]
 ) -> None:
@@ -438,18 +434,18 @@ def _follow(
             raise ValueError(tokenizer)
         failure = _NO_GRAMMAR
         _limit_memory(limits.memory_mb * 1_000_000)
-        _set_time(limits.build_s)
+        limit_time(limits.build_s, WAIT_FACTOR)
         masks = Masks(tokenizer, **options, limits=limits)
-        _set_time(0)
+        limit_time(0)
         answer(_BUILT)
         failure, prefix = _STOPPED, list[int]()
         questions = asked.makefile("rb")
         while header := questions.read(_QUESTION.size):
             num_kept, num_new = _QUESTION.unpack(header)
             prefix[num_kept:] = array("I", questions.read(array("I").itemsize * num_new))
-            _set_time(limits.mask_s)
+            limit_time(limits.mask_s, WAIT_FACTOR)
             mask = masks.allowed(prefix)
-            _set_time(0)
+            limit_time(0)
             answer(_MASK, mask)
     except ValueError as error:
         answer(failure, str(error)[:1000].encode("utf-8", "replace"))
@@ -475,7 +471,7 @@ class Masks:
 
     def allowed(self, prefix: Sequence[int]) -> bytes:
         """A mask as `Grammar.allowed` gives it. Raises ValueError where llguidance gives up, or nothing may follow."""
-        shared = _common_length(self._consumed, prefix)
+        shared = common_length(self._consumed, prefix)
         if shared < len(self._consumed):
             self._matcher.rollback(len(self._consumed) - shared)
             del self._consumed[shared:]
@@ -503,11 +499,6 @@ class Masks:
         for token in self._ends:
             bits[token // 8] = bits[token // 8] & ~(1 << token % 8) | may_end << token % 8
         return bytes(bits)
-
-
-def _common_length(first: Sequence[int], second: Sequence[int]) -> int:
-    pairs = enumerate(zip(first, second, strict=False))
-    return next((position for position, (a, b) in pairs if a != b), min(len(first), len(second)))
 
 
 def compile_grammar(grammar: str) -> str:
