@@ -11,17 +11,7 @@ from typing import Any
 
 from tandem.actors.draft_queue import DraftQueueActor
 from tandem.aggregation.rules import LOTTERY
-from tandem.messages import (
-    LinkFrame,
-    ListRequest,
-    Open,
-    Probe,
-    Resync,
-    Sources,
-    Verdict,
-    Vote,
-    encode,
-)
+from tandem.messages import LinkFrame, ListRequest, Open, Probe, Resync, Sources, Verdict, Vote, encode
 from tandem.messages.wire import varint_bytes
 from tandem.modes import SessionSpec
 from tandem.protocol.routes import Send

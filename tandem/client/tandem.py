@@ -18,14 +18,7 @@ from tandem.config.checks import change
 from tandem.config.schema import Config, checked_config
 from tandem.errors import QueryError
 from tandem.events import Answer, Event, collect
-from tandem.sites.port import (
-    ActorClasses,
-    ClusterRuntime,
-    Deployment,
-    Host,
-    Progress,
-    ignore,
-)
+from tandem.sites.port import ActorClasses, ClusterRuntime, Deployment, Host, Progress, ignore
 
 if TYPE_CHECKING:
     from tandem.modes import SessionSpec
@@ -53,9 +46,7 @@ class Tandem:
         self.described = deployment.described
         self.sites = deployment.sites  # those that can be asked from here, by party
         self.nodes = tuple(deployment.nodes)  # Ray nodes that `launch` started
-        self.socket_folder = (
-            deployment.socket_folder
-        )  # of the actors that `launch` started as processes, or empty
+        self.socket_folder = deployment.socket_folder  # of actors that `launch` started as processes, or empty
         self.is_closed = False
         self._deployment = deployment
         self._asker = Asker(

@@ -10,16 +10,7 @@ import dataclasses
 import struct
 from collections.abc import Callable, Collection
 from functools import cache
-from typing import (
-    Annotated,
-    Any,
-    ClassVar,
-    Generic,
-    TypeVar,
-    dataclass_transform,
-    get_args,
-    get_type_hints,
-)
+from typing import Annotated, Any, ClassVar, Generic, TypeVar, dataclass_transform, get_args, get_type_hints
 
 from tandem.errors import MAX_RETRY_AFTER_S, Code, Fault, ProtocolError
 from tandem.topology import MAX_PARTIES

@@ -23,15 +23,7 @@ import numpy as np
 from tandem.config.schema import RetrievalConfig
 from tandem.errors import RetrievalError, nearest
 from tandem.retrieval import index as kinds
-from tandem.retrieval.documents import (
-    RESERVED,
-    Cutting,
-    Document,
-    Passage,
-    cut,
-    number_chunks,
-    readable_name,
-)
+from tandem.retrieval.documents import RESERVED, Cutting, Document, Passage, cut, number_chunks, readable_name
 from tandem.retrieval.embedding import TextEmbedder
 from tandem.retrieval.index import Index, VectorIndex
 from tandem.retrieval.loaders import Loaded, load_documents, load_passages

@@ -14,12 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tandem.cli.options import (
-    MODELS,
-    AsJson,
-    SettingsOptions,
-    with_options,
-)
+from tandem.cli.options import MODELS, AsJson, SettingsOptions, with_options
 from tandem.cli.output import StageLog, plural, print_json
 from tandem.client.answers import to_plain
 from tandem.client.request import spec_of

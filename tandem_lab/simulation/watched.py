@@ -14,14 +14,7 @@ from math import inf
 from typing import Any
 
 from tandem.aggregation.rules import Step
-from tandem.events import (
-    DoneEvent,
-    Event,
-    PeerEvent,
-    ProvisionalEvent,
-    RetractEvent,
-    TokenEvent,
-)
+from tandem.events import DoneEvent, Event, PeerEvent, ProvisionalEvent, RetractEvent, TokenEvent
 from tandem.messages import Ballot, Begin, LinkFrame, Local, Resync, VerifyResult, Vote
 from tandem.modes.mode import MAX_PROPOSAL
 from tandem.protocol.ballots import MAX_ENTRIES

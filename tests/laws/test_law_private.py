@@ -23,23 +23,10 @@ from tandem.aggregation.document_weights import DocumentWeights, log_weight
 from tandem.aggregation.rules import Step
 from tandem.engine import drafter as drafting
 from tandem.engine import privacy
-from tandem.messages import (
-    DecoderFailed,
-    DecoderReady,
-    RetrieveFailed,
-)
+from tandem.messages import DecoderFailed, DecoderReady, RetrieveFailed
 from tandem.protocol import decoding
 from tandem.protocol.routes import Send
-from tests.laws.private_runs import (
-    ABSENT,
-    PAIRS,
-    PLACES,
-    Differs,
-    compare,
-    law_of,
-    make_life,
-    number,
-)
+from tests.laws.private_runs import ABSENT, PAIRS, PLACES, Differs, compare, law_of, make_life, number
 
 ROUNDING = 1e-6
 """Of float32, per draw."""

@@ -26,14 +26,7 @@ from tandem.topology import PARTIES
 from tandem_lab.bench.places import DATA_PORT
 from tandem_lab.netlab import NetLab, tools
 from tandem_lab.netlab.inside import run_inside
-from tandem_lab.netlab.packets import (
-    Capture,
-    Flow,
-    has_common_run,
-    pieces_of,
-    read_capture,
-    token_runs,
-)
+from tandem_lab.netlab.packets import Capture, Flow, has_common_run, pieces_of, read_capture, token_runs
 from tests.network.conftest import NOTE, PIECES, traces_of, unique
 
 pytestmark = pytest.mark.skipif(tools.find("tcpdump") is None, reason="no tcpdump: apt-get install tcpdump")

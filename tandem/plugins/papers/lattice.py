@@ -15,14 +15,7 @@ from numpy.typing import NDArray
 
 from tandem.aggregation.distributions import Distribution
 from tandem.codecs import sets
-from tandem.codecs.base import (
-    MAX_RESOLUTION,
-    MAX_VOCAB,
-    StatelessCodec,
-    check_dense,
-    check_whole,
-    check_word,
-)
+from tandem.codecs.base import MAX_RESOLUTION, MAX_VOCAB, StatelessCodec, check_dense, check_whole, check_word
 
 # ---- Distributions with probabilities b / l ----------------------------------------------------------------
 

@@ -8,14 +8,7 @@ import pytest
 
 from tandem.actors.draft_queue import DraftQueueActor
 from tandem.actors.retriever import RetrieverActor
-from tandem.messages import (
-    Begin,
-    DecoderReady,
-    Heartbeat,
-    RetrieveFailed,
-    RetrieveResult,
-    encode,
-)
+from tandem.messages import Begin, DecoderReady, Heartbeat, RetrieveFailed, RetrieveResult, encode
 from tandem.protocol.routes import Send
 from tandem.topology import Party
 

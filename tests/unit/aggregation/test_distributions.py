@@ -12,12 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tandem.aggregation.distributions import (
-    Distribution,
-    largest,
-    nucleus,
-    restrict,
-)
+from tandem.aggregation.distributions import Distribution, largest, nucleus, restrict
 from tandem.config.schema import SamplingParams
 from tandem.modes import reference_shaping
 

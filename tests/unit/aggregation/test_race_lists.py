@@ -14,11 +14,7 @@ from hypothesis import strategies as st
 
 from tandem.aggregation.coupling import best_scores, lazy_race, noise, race
 from tandem.aggregation.distributions import Distribution
-from tandem.aggregation.race_lists import (
-    RaceList,
-    RaceResult,
-    certify,
-)
+from tandem.aggregation.race_lists import RaceList, RaceResult, certify
 from tandem.codecs.votes import decode_race_list, encode_race_list, read_vote
 from tandem.errors import ProtocolError
 from tests.unit.aggregation.race_cases import Case, random_case

@@ -10,10 +10,7 @@ import pytest
 
 from tandem.aggregation.coupling import Purpose, coupled_draw, noise, uniform
 from tandem.aggregation.distributions import Distribution
-from tandem.aggregation.rules import (
-    Coupled,
-    draw,
-)
+from tandem.aggregation.rules import Coupled, draw
 
 VOCAB = 6
 ETA = 0.3

@@ -16,15 +16,7 @@ from tandem.cli import main
 from tandem.client.ask import BatchItem
 from tandem.config.schema import Config
 from tandem.errors import QueryError
-from tandem.events import (
-    DoneEvent,
-    Event,
-    SessionStatistics,
-    Source,
-    SourcesEvent,
-    TokenEvent,
-    collect,
-)
+from tandem.events import DoneEvent, Event, SessionStatistics, Source, SourcesEvent, TokenEvent, collect
 from tandem.plugins.ray.nodes import NodeInfo
 from tandem.topology import Party
 from tests.token_events import committed

@@ -18,14 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks._random_batches import (
-    Bits,
-    StaleAt,
-    bits_of,
-    compute,
-    compute_alone,
-    count_differences,
-)
+from benchmarks._random_batches import Bits, StaleAt, bits_of, compute, compute_alone, count_differences
 from tandem.aggregation.document_weights import log_evidence, question_likelihood
 from tandem.engine.engine import Engine
 from tandem.engine.kv import CacheStore, DiskStore, MemoryStore, TurnCaches

@@ -13,13 +13,7 @@ import pytest
 from tandem.errors import ProtocolError
 from tandem.transport import sockets
 from tandem.transport.port import Refused
-from tandem.transport.sockets import (
-    MAX_ATTEMPTS,
-    MAX_REFUSALS,
-    Attempt,
-    Connection,
-    Dialler,
-)
+from tandem.transport.sockets import MAX_ATTEMPTS, MAX_REFUSALS, Attempt, Connection, Dialler
 
 RETRY_S = 0.05  # of the conftest
 
