@@ -46,7 +46,8 @@ class Tandem:
         self.described = deployment.described
         self.sites = deployment.sites  # those that can be asked from here, by party
         self.nodes = tuple(deployment.nodes)  # Ray nodes that `launch` started
-        self.socket_folder = deployment.socket_folder  # of actors that `launch` started as processes, or empty
+        # where actors that `launch` started as processes keep their sockets; or empty
+        self.socket_folder = deployment.socket_folder
         self.is_closed = False
         self._deployment = deployment
         self._asker = Asker(

@@ -145,10 +145,8 @@ def pop_set(number: int, size: int, universe: int) -> tuple[list[int], int]:
     members: list[int] = []
     for count in range(min(size, universe - size)):
         number, rank = divmod(number, universe - count)
-        index, high = (
-            0,
-            count,
-        )  # bisection: how many members lie below the number of that rank among all others
+        # bisection: how many members lie below the number of that rank among all others
+        index, high = 0, count
         while index < high:
             middle = (index + high) // 2
             if members[middle] - middle <= rank:

@@ -1,6 +1,6 @@
 """What a user asks and what the parties have, as all parties must know it, and the roles: who drafts, votes, decides.
 
-Defaults live in `tandem.config` and `tandem.config.schema`; `tandem.client.request` fills a query in.
+Defaults live in `tandem.config`; `tandem.client.request` fills a query in.
 """
 
 from __future__ import annotations

@@ -509,9 +509,8 @@ class DecodingSession(ActorSession):
     def _learn(self, job: Forward, steps: Sequence[Step]) -> None:
         if not self.weights.moves:
             return
-        is_cited = (
-            self.party == self.spec.home and not self.is_private
-        )  # where votes are mixtures of the rows
+        # where votes are mixtures of the rows
+        is_cited = self.party == self.spec.home and not self.is_private
         for number, step in enumerate(steps, job.first):
             assert step.token is not None
             digest = job.lineage[number + 1] if number < job.step else extend_digest(job.digest, step.token)

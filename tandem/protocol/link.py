@@ -70,10 +70,8 @@ class RoundTrips:
         # by stamp: when it was sent, its place among all frames, and frames on their way then
         self._sent: dict[int, tuple[float, int, int]] = {}
         self._echo, self._arrived_s = 0, now_s  # stamp of the peer's last frame, and when that arrived
-        self._probe, self._probe_s = (
-            0,
-            nan,
-        )  # stamp of the longer probe until it is echoed, and its round trip
+        # stamp of the longer probe until it is echoed, and its round trip
+        self._probe, self._probe_s = 0, nan
 
     @property
     def is_full(self) -> bool:
