@@ -31,6 +31,7 @@ from tandem.retrieval.embedding import TextEmbedder
 from tandem.retrieval.store import NAME, IndexBusyError, locked
 from tandem.retrieval.watch import Follower, is_below
 from tandem.system.file_kinds import kind_of
+from tandem.system.processes import environment
 
 T = TypeVar("T")
 
@@ -278,15 +279,13 @@ def _look(follower: Follower) -> tuple[BuildReport | None, float | None]:
 async def watch_beside(party: str, config: Config) -> None:
     """Runs the process until this is cancelled, and logs what it says."""
     settings = json.dumps({"party": party, "config": config.to_json()}).encode() + b"\n"
-    folders = os.pathsep.join(folder or os.getcwd() for folder in sys.path)  # of Tandem, for one
-    environment = {**os.environ, "PYTHONPATH": folders, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     while True:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-c", f"from {__name__} import main; main()"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,  # a traceback quotes
-            env=environment,
+            env=environment(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1"),
             start_new_session=True,  # Ctrl-C is for the process that answers
         )
         assert process.stdin is not None

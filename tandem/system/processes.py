@@ -22,6 +22,12 @@ class NotStartedError(Exception):
     """A process cannot be started; the text says which and why, to follow "but "."""
 
 
+def environment(**variables: str) -> dict[str, str]:
+    """The environment of a process that finds Tandem where this one does. variables: beside those of this process."""
+    folders = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
+    return {**os.environ, "PYTHONPATH": folders, **variables}
+
+
 class Companion:
     """A process that answers one request after the other, and ends with the one that asks.
 
@@ -85,9 +91,8 @@ class Companion:
         return self._process
 
     def _start(self) -> tuple[subprocess.Popen[bytes], socket.socket]:
-        """Starts a process, which finds Tandem where this one does. Raises NotStartedError."""
+        """Starts a process. Raises NotStartedError."""
         requests, theirs = socket.socketpair()
-        folders = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
         try:
             with theirs:
                 process = subprocess.Popen(
@@ -95,7 +100,7 @@ class Companion:
                     stdin=theirs.fileno(),
                     stdout=subprocess.PIPE,
                     stderr=subprocess.DEVNULL,  # a traceback quotes, and is of no use next to a sentence
-                    env={**os.environ, "PYTHONPATH": folders, **self._variables},
+                    env=environment(**self._variables),
                     start_new_session=True,  # Ctrl-C is for the process that reads the answers
                 )
             assert process.stdout is not None

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 
 from tandem.engine.kv import common_length
 from tandem.errors import Code, GenerationError, QueryError, TandemError, explain_missing, first_line
-from tandem.system.processes import limit_time
+from tandem.system.processes import environment, limit_time
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
@@ -249,7 +249,6 @@ class ForkServer:
         self._lock = threading.RLock()  # a grammar may be collected while an order is given
         self._orders, other = socket.socketpair()
         settings = {"vocab_size": vocab_size, "ends": list(ends)}
-        folders = os.pathsep.join(folder or os.getcwd() for folder in sys.path)  # it finds Tandem where we do
         try:
             with other, tempfile.TemporaryFile() as file:
                 file.write(json.dumps(settings).encode() + b"\n" + tokenizer_json.encode())
@@ -260,7 +259,7 @@ class ForkServer:
                     stdin=file,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
-                    env={**os.environ, "PYTHONPATH": folders, "TOKENIZERS_PARALLELISM": "false"},
+                    env=environment(TOKENIZERS_PARALLELISM="false"),
                     pass_fds=(other.fileno(),),
                     process_group=0,  # Ctrl-C is for the process that asks; in another session niceness would not count
                 )

@@ -23,6 +23,7 @@ from tandem.engine import gguf
 from tandem.errors import GenerationError
 from tandem.plugins.llama.library import describe_build
 from tandem.system.paths import cache_folder, locked, write_whole
+from tandem.system.processes import environment
 
 _log = logging.getLogger("tandem")
 _COMMAND = (sys.executable, "-P", "-m", "tandem.plugins.llama")
@@ -60,17 +61,12 @@ def probe(
 def _try(file: Path, adapter: Path | None, command: Sequence[str]) -> bool:
     """Whether a child came through; False where none came as far as the file. Raises GenerationError."""
     limit_s = MAX_S + file.stat().st_size / _BYTES_PER_S
-    environment = {
-        **os.environ,
-        "GGML_NO_BACKTRACE": "1",
-        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
-    }
     try:
         done = subprocess.run(
             [*command, *(str(path) for path in (file, adapter) if path)],
             capture_output=True,
             stdin=subprocess.DEVNULL,
-            env=environment,
+            env=environment(GGML_NO_BACKTRACE="1"),
             timeout=limit_s,
             check=False,
         )
