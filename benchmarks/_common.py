@@ -41,7 +41,7 @@ def bundled_pair(config: Config) -> LocalPair:
     """Both sides in one process, with the bundled model and documents."""
     from tandem.actors.loading import load_engine
     from tandem.codecs import codec_of
-    from tandem.retrieval.embedding import Embedder
+    from tandem.plugins.embedders import Embedder
     from tandem.retrieval.retriever import Retriever, build_given_index
     from tandem.topology import PARTIES
     from tandem_lab.quality.local import LocalPair

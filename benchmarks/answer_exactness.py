@@ -33,8 +33,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks._common import finish
 from tandem import Config, Tandem
 from tandem.client.request import spec_of
+from tandem.plugins.embedders import Embedder
 from tandem.protocol.log import common_length
-from tandem.retrieval import Embedder
 from tandem.retrieval.retriever import build_given_index
 from tandem.sites.host import Address, served
 from tandem.topology import PARTIES, SERVER

@@ -30,7 +30,7 @@ from tandem.config.schema import Config
 from tandem.corpora import WEIGHTS
 from tandem.engine.engine import Engine
 from tandem.events import TokenEvent
-from tandem.retrieval.embedding import Embedder
+from tandem.plugins.embedders import Embedder
 from tandem.retrieval.retriever import open_retriever
 from tandem.topology import PARTIES
 from tandem_lab.bundled import read_bundled_questions

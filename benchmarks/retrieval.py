@@ -46,11 +46,11 @@ from benchmarks._codes import draw
 from benchmarks._common import finish, new_parser, summary
 from tandem.config.parties import SearchBy
 from tandem.corpora import HOUSEHOLD
-from tandem.retrieval import Document, Embedder, Retriever, TextEmbedder, build_index, update_index, words
+from tandem.plugins.embedders import CrossEncoderScorer, Embedder
+from tandem.retrieval import Document, Retriever, TextEmbedder, build_index, update_index, words
 from tandem.retrieval import index as kinds
 from tandem.retrieval.build import write_index
 from tandem.retrieval.index import aligned, training_rows, vectors_to_train
-from tandem.retrieval.retriever import CrossEncoderScorer
 from tandem.retrieval.store import NAME
 from tandem.topology import PARTIES
 from tandem_lab.quality.questions import read_household
@@ -219,7 +219,7 @@ def predicted_bytes(kind: str, size: int) -> float:
 def embedding_rate() -> float | None:
     """Passages a second that the offline embedder takes on one thread; None where it is not installed."""
     from tandem.errors import RetrievalError
-    from tandem.retrieval import Embedder
+    from tandem.plugins.embedders import Embedder
 
     try:
         embedder = Embedder.load("offline", num_threads=1)

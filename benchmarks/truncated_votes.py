@@ -43,8 +43,8 @@ from tandem.aggregation.rules import coupled_acceptance
 from tandem.codecs import sets
 from tandem.codecs.votes import encode_race_list
 from tandem.corpora import BUNDLED
+from tandem.plugins.embedders import Embedder
 from tandem.plugins.papers.top_k import RESTS, VALUE_SUM, TopK
-from tandem.retrieval import Embedder
 from tandem.retrieval.build import build_index
 from tandem.topology import PARTIES
 from tandem_lab.bench.federated import mix

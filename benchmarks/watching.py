@@ -39,11 +39,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks._common import finish, new_parser, summary
-from tandem.actors.watching import follow, watched_since
+from tandem.plugins.watching import follow
+from tandem.plugins.watching.follower import SETTLED_NS
 from tandem.retrieval import Retriever, build_index
 from tandem.retrieval.index import Index
-from tandem.retrieval.store import NAME
-from tandem.retrieval.watch import SETTLED_NS
+from tandem.retrieval.store import NAME, watched_since
 
 TARGET_S = 5.0
 OPTIONS = {"chunk_chars": 160, "overlap": 0}

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from tandem import Answer, Config, Tandem
-from tandem.retrieval import Embedder, build_index
+from tandem.retrieval import build_index, load_embedder
 
 QUESTION = "What time does the Sunday ferry to Vey leave?"
 NOTES = {
@@ -33,7 +33,7 @@ def write_notes(folder: Path) -> dict[str, Path]:
 # --8<-- [start:settings]
 def settings(notes: dict[str, Path], scratch: Path) -> Config:
     """An index for each person, and the settings of a cluster with all of them as workers."""
-    embedder = Embedder.load("auto")
+    embedder = load_embedder("auto")
     lines = ["[decoding]", 'mode = "federated"']
     for name, folder in notes.items():
         index = scratch / f"index-{name}"

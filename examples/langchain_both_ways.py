@@ -13,7 +13,7 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 
 from tandem.plugins.clients.stores import StoreRetriever, TandemEmbeddings, TandemRetriever
-from tandem.retrieval import Embedder, Retriever, build_index
+from tandem.retrieval import Retriever, TextEmbedder, build_index, load_embedder
 
 DOCUMENTS = [
     Document(page_content="The code of the garden shed is 2085.", metadata={"source": "shed.txt"}),
@@ -22,9 +22,9 @@ DOCUMENTS = [
 
 
 @cache
-def embedder() -> Embedder:
+def embedder() -> TextEmbedder:
     """One model for both directions."""
-    return Embedder.load("auto")
+    return load_embedder("auto")
 
 
 # --8<-- [start:into-langchain]

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from tandem import Answer, Config, Tandem
-from tandem.retrieval import BuildReport, Embedder, build_index
+from tandem.retrieval import BuildReport, build_index, load_embedder
 
 NOTES = {
     "shed.md": "The code of the garden shed is 2085. The spade and the wheelbarrow are in there.",
@@ -28,7 +28,7 @@ def write_notes(folder: Path) -> Path:
 
 def index_notes(notes: Path, index: Path) -> BuildReport:
     """The same as `tandem index device NOTES --out INDEX`; run it again after changes."""
-    return build_index(notes, index, Embedder.load("auto"))
+    return build_index(notes, index, load_embedder("auto"))
 
 
 def ask(index: Path, question: str) -> Answer:

@@ -160,9 +160,9 @@ def build_options(config: Config) -> dict[str, Any]:
 def load_embedder(config: Config, *, num_threads: int | None = None) -> TextEmbedder:
     """Load the embedder. Raises RetrievalError."""
     with _loading():
-        from tandem.retrieval import retriever
+        from tandem.retrieval import embedding
 
-        return retriever.load_embedder(config.retrieval.embedder, num_threads=num_threads)
+        return embedding.load_embedder(config.retrieval.embedder, num_threads=num_threads)
 
 
 def load_embedder_and_scorer(

@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from tandem import plugins
 from tandem.actors.base import Runtime, SiteActor, report_failure, sendable
 from tandem.codecs import codec_of
 from tandem.config.parties import NO_INDEX
@@ -122,9 +123,7 @@ class RetrieverActor(SiteActor):
         self._loaded, self.description = await self.in_thread(self._load)
         self.spawn(self.serve(), "serve")
         if self._watched_folder is not None:
-            from tandem.actors.watching import watch_beside
-
-            self.spawn(watch_beside(self.party, self.config), "watch")
+            self.spawn(plugins.find("watcher", "beside")(self.party, self.config), "watch")
             self.spawn(self._refresh(), "refresh")
         elif self.config.party(self.party).watch:
             _log.warning(
@@ -201,7 +200,7 @@ class RetrieverActor(SiteActor):
     def _extra_statistics(self) -> dict[str, float]:
         if self._watched_folder is None:
             return {}
-        from tandem.actors.watching import watched_since
+        from tandem.retrieval.store import watched_since
 
         return {"watched_s": watched_since(self._watched_folder) or 0.0}
 

@@ -90,14 +90,12 @@ def build_command() -> Any:
 
     from tandem.cli.ask import ask, chat
     from tandem.cli.cloud import app as cloud
-    from tandem.cli.doctor import doctor
     from tandem.cli.index import index, search
-    from tandem.cli.init import init
     from tandem.cli.options import LazyCommand, new_app, root
     from tandem.cli.status import status
 
     app = new_app(root)
-    own = (ask, chat, init, index, search, status, doctor)
+    own = (ask, chat, index, search, status)
     for command in own:
         app.command()(command)
     others = {}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from typer import Argument, BadParameter, Option
 
+from tandem import plugins
 from tandem.actors.loading import build_options, drop_stale_caches
 from tandem.cli.options import AsJson, PartyArgument, SettingsOptions, merge_filters, with_options
 from tandem.cli.output import (
@@ -153,8 +154,8 @@ def _build(
 
     What is wrong with the source is found before the embedder takes its time.
     """
-    from tandem.actors.watching import patiently
     from tandem.retrieval import build_index, update_index
+    from tandem.retrieval.store import patiently
 
     options: dict[str, Any] = {
         **build_options(config),
@@ -176,14 +177,12 @@ def _build(
 
 def _watch(config: Config, party: Party, folder: Path, embedder: TextEmbedder, log: StageLog) -> int:
     """Follow the folders of the index until Ctrl-C. Raises RetrievalError."""
-    from tandem.actors.watching import drop_lost_caches, follow
-
     logger = logging.getLogger("tandem")
     logger.setLevel(logging.INFO)
     logger.addHandler(handler := _WatchLog(log))
     try:
         log(f"watch: the folders of {folder}, until Ctrl-C")
-        follow(folder, embedder, build_options(config), drop_lost_caches(config, party, folder))
+        plugins.find("watcher", "here")(party, config, folder, embedder)
     except KeyboardInterrupt:
         log("watch: stopped")
     finally:

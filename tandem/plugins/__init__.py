@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from operator import attrgetter
 from typing import Any, Literal
 
 from tandem.errors import ConfigError, did_you_mean, first_line
@@ -26,6 +27,8 @@ Kind = Literal[
     "reader",
     "store",
     "embedder",
+    "scorer",
+    "watcher",
     "codec",
     "grammar",
     "policy",
@@ -41,7 +44,11 @@ OWN: Mapping[Kind, Mapping[str, str]] = {
     "conversion": {"torch": "tandem.plugins.torch.conversion:describe"},
     "reader": {"office": "tandem.plugins.office:KINDS"},
     "store": {"langchain": "tandem.plugins.clients.stores:open_retriever"},
-    "embedder": {"langchain": "tandem.plugins.clients.stores:open_embedder"},
+    "embedder": {
+        "local": "tandem.plugins.embedders:Embedder.load",
+        "langchain": "tandem.plugins.clients.stores:open_embedder",
+    },
+    "scorer": {"local": "tandem.plugins.embedders:CrossEncoderScorer.load"},
     "codec": {
         "top_p": "tandem.codecs.top_p:TopP",
         "top_k": "tandem.plugins.papers.top_k:TopK",
@@ -55,7 +62,13 @@ OWN: Mapping[Kind, Mapping[str, str]] = {
         "last_accepted": "tandem.plugins.papers.qs:LastAccepted",
         "double_dqn": "tandem.plugins.papers.qs:DoubleDqn",
     },
+    "watcher": {
+        "here": "tandem.plugins.watching:follow_here",
+        "beside": "tandem.plugins.watching:watch_beside",
+    },
     "command": {
+        "init": "tandem.plugins.setup.init:init",
+        "doctor": "tandem.plugins.setup.doctor:doctor",
         "serve": "tandem.plugins.server.serve:serve",
         "device": "tandem.plugins.server.serve:device",
         "mcp": "tandem.plugins.server.serve:mcp",
@@ -119,7 +132,7 @@ def split(kind: Kind, setting: str) -> tuple[str, str] | None:
 def load(address: str) -> Any:
     """The attribute of a module that MODULE:ATTRIBUTE names."""
     module, _, attribute = address.partition(":")
-    return getattr(import_module(module), attribute)
+    return attrgetter(attribute)(import_module(module))
 
 
 def _addresses(kind: Kind) -> dict[str, str]:

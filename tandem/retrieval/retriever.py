@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,24 +24,10 @@ from tandem.config.schema import Config
 from tandem.corpora import CORPORA, VECTORS
 from tandem.errors import RetrievalError
 from tandem.retrieval.documents import Document
-from tandem.retrieval.embedding import (
-    Embedder,
-    TextEmbedder,
-    end_of,
-    find_model,
-    fingerprint,
-    import_library,
-    reason_of,
-    weights_of,
-)
+from tandem.retrieval.embedding import TextEmbedder
 from tandem.retrieval.index import Index, check_number, cosines
 from tandem.retrieval.store import Filter, Snapshot, read_manifest, text_key
 from tandem.system.paths import cache_folder, write_whole
-from tandem.system.processes import hide_progress_bars
-
-if TYPE_CHECKING:
-    from sentence_transformers import CrossEncoder
-
 
 _log = logging.getLogger("tandem")
 
@@ -63,66 +49,17 @@ class Scorer(Protocol):
         """R(d, text) of each document [len(documents)]; higher is more relevant, the unit is the model's own."""
 
 
-class CrossEncoderScorer:
-    """A sentence-transformers cross-encoder with one output. Calls from several threads are served one at a time."""
-
-    def __init__(self, name: str, model: CrossEncoder) -> None:
-        """Wraps a loaded model; `load` is the usual way."""
-        import torch
-
-        self.name = name
-        rest = [sorted(model.tokenizer.get_vocab().items()), model.max_seq_length]
-        self.fingerprint = fingerprint(weights_of(model), rest)
-        self._model: Any = model
-        self._identity = torch.nn.Identity()
-        self._lock = Lock()
-
-    @classmethod
-    def load(cls, name: str, *, device: str = "cpu", num_threads: int | None = None) -> CrossEncoderScorer:
-        """Loads a model by hub name or local folder. Raises RetrievalError.
-
-        num_threads: torch's threads for this whole process; None leaves them.
-        """
-        where = find_model(name, "A scoring model")
-        library = import_library(f"The scoring model {name}", num_threads)
-        try:
-            with hide_progress_bars():
-                model = library.CrossEncoder(where, device=device, local_files_only=Path(where).is_dir())
-        except Exception as error:  # hub, network, file and model errors have no common type
-            raise RetrievalError(
-                f"The scoring model {name} could not be loaded ({reason_of(error)}); give the folder or hub name "
-                'of a cross-encoder, or set weights.scorer to "embedder".'
-            ) from error
-        if model.num_labels != 1:
-            raise RetrievalError(
-                f"A scoring model has one output, but {name} has {model.num_labels}; "
-                "use a re-ranker such as cross-encoder/ms-marco-MiniLM-L6-v2."
-            )
-        return cls(name, model.eval())
-
-    def scores(self, text: str, documents: Sequence[str]) -> list[float]:
-        """The model's logit for each pair of text and document, before any sigmoid.
-
-        One pair a pass: a document's score is the same bits whichever others are asked with it. Of a text that takes
-        more than half of the model's length the end counts (a growing answer must keep counting), of a document the
-        beginning.
-        """
-        if not documents:
-            return []
-        length = self._model.max_seq_length
-        with self._lock:
-            if length:  # two of the three special tokens are on this side
-                text = end_of(text, self._model.tokenizer, length // 2 - 2)
-            pairs = [(text, document) for document in documents]
-            values = self._model.predict(
-                pairs, batch_size=1, activation_fn=self._identity, show_progress_bar=False
-            )
-        return [float(value) for value in values]
-
-
 def load_scorer(name: str, *, num_threads: int | None = None) -> Scorer | None:
-    """The scoring model that `weights.scorer` names; None for "embedder". Raises RetrievalError."""
-    return None if name == EMBEDDER else CrossEncoderScorer.load(name, num_threads=num_threads)
+    """The scoring model that `weights.scorer` names, a plugin's or one that `tandem.plugins.embedders` loads; None for
+    "embedder". Raises RetrievalError."""
+    if name == EMBEDDER:
+        return None
+    scorer: Scorer
+    if plugin := plugins.split("scorer", name):
+        scorer = plugins.find("scorer", plugin[0])(plugin[1])
+    else:
+        scorer = plugins.find("scorer", "local")(name, num_threads=num_threads)
+    return scorer
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,17 +237,6 @@ def embed_query(query: str, k: int, embedder: TextEmbedder) -> NDArray[np.float3
     check_number(k)
     vector: NDArray[np.float32] = embedder.embed([query], is_query=True)[0]
     return vector
-
-
-def load_embedder(name: str, *, num_threads: int | None = None) -> TextEmbedder:
-    """The embedder of a setting: a plugin's ("langchain:MODULE:FUNCTION"), or what `Embedder.load` takes.
-
-    Raises RetrievalError.
-    """
-    if plugin := plugins.split("embedder", name):
-        embedder: TextEmbedder = plugins.find("embedder", plugin[0])(plugin[1])
-        return embedder
-    return Embedder.load(name, num_threads=num_threads)
 
 
 def open_retriever(

@@ -17,18 +17,19 @@ import fcntl
 import json
 import os
 import sqlite3
+import time
 import unicodedata
 import weakref
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from itertools import chain, count, zip_longest
 from pathlib import Path
 from sqlite3 import Connection
 from threading import Lock
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,8 @@ from pydantic import ConfigDict, TypeAdapter
 from tandem.errors import FilterError, RetrievalError, did_you_mean
 from tandem.retrieval import words
 from tandem.retrieval.documents import ID_BYTES, Document, writable
+
+T = TypeVar("T")
 
 NAME = "tandem-index.sqlite"
 """The database that makes a folder an index."""
@@ -704,3 +707,45 @@ def _refused(directory: Path, why: str) -> RetrievalError:
         f"The index {directory} could not be written ({why}); what it held before is kept: "
         "free space or check its rights, then build again."
     )
+
+
+# ---- the process that watches the folders of an index ---------------------------------------------------------
+
+LOCK = "watch.lock"
+BUSY_S, PATIENCE_S = 0.5, 30.0
+"""When to try again while another process builds the index, and how long a build waits for the one that watches."""
+NICENESS = 10
+"""Of a process that embeds next to the one that answers."""
+
+
+def claimed(directory: Path) -> AbstractContextManager[int]:
+    """The right to follow the folders of an index, for one process at a time, as the descriptor of a file whose time is
+    that of the last look. Raises IndexBusyError."""
+    busy = (
+        f"One process at a time may watch the folders of an index, and another does for {directory}; end that one, or "
+        "leave it to it."
+    )
+    return locked(directory / LOCK, os.O_RDWR | os.O_CREAT, busy)
+
+
+def watched_since(directory: Path) -> float | None:
+    """When the folders of an index were last looked at, as Unix time, if a process watches them; else None."""
+    with suppress(OSError), (directory / LOCK).open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return os.fstat(file.fileno()).st_mtime
+    return None
+
+
+def patiently(directory: Path, work: Callable[[], T]) -> T:
+    """What `work` on an index returns, which may have to wait for the process that watches it. Raises IndexBusyError
+    where it waits too long, or another one builds."""
+    for _ in range(int(PATIENCE_S / BUSY_S)):
+        try:
+            return work()
+        except IndexBusyError:
+            if watched_since(directory) is None:
+                raise
+            time.sleep(BUSY_S)
+    return work()

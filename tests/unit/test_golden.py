@@ -13,7 +13,7 @@ import pytest
 from benchmarks.golden_answers import NUM_PAIRS, PATHS, answers, pairs, read_answers
 from tandem.corpora import WEIGHTS
 from tandem.engine.engine import Engine
-from tandem.retrieval.embedding import Embedder
+from tandem.plugins.embedders import Embedder
 
 NUM_ASKED = 6
 """Bundled and held-out questions in turn; ten answers each with top_p, six with race lists."""

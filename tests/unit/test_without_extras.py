@@ -55,7 +55,7 @@ from tandem.cli import main
 from tandem.engine.template import find_template
 from tandem.engine.places import load_tokenizer
 from tandem.engine.prompt import PromptBuilder
-from tandem.retrieval.embedding import Embedder
+from tandem.plugins.embedders import Embedder
 from tandem.retrieval.retriever import Retriever
 
 pages, index, model = sys.argv[1:]

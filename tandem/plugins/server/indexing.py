@@ -101,7 +101,7 @@ class _KeptReader(ReaderProcess):
 
 def main() -> None:
     """The process."""
-    from tandem.actors.watching import NICENESS
+    from tandem.retrieval.store import NICENESS
 
     os.nice(NICENESS)
     serve(_handle)
@@ -127,9 +127,9 @@ def _handle(request: dict[str, Any], files: list[int], answers: Answers) -> None
 
 def _change(request: dict[str, Any], progress: Progress) -> BuildReport:
     from tandem.actors.loading import build_options, drop_stale_caches
-    from tandem.actors.watching import patiently
     from tandem.retrieval.build import build_index, update_index
     from tandem.retrieval.index import Index
+    from tandem.retrieval.store import patiently
 
     config, index = Config.from_json(request["config"]), Path(request["index"])
     embedder = _embedder(config.retrieval.embedder)
@@ -156,6 +156,6 @@ _reader = cache(lambda *limits: _KeptReader(Limits(*limits)))
 
 @cache
 def _embedder(name: str) -> TextEmbedder:
-    from tandem.retrieval.retriever import load_embedder
+    from tandem.retrieval.embedding import load_embedder
 
     return load_embedder(name)

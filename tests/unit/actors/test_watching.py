@@ -15,16 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from tandem.actors import watching
-from tandem.actors.watching import Events, claimed, patiently, watched_since
 from tandem.config.files import replace_settings
 from tandem.config.schema import Config
 from tandem.errors import install_line
+from tandem.plugins import watching
+from tandem.plugins.embedders import Embedder
+from tandem.plugins.watching import Events
 from tandem.retrieval.build import build_index
-from tandem.retrieval.embedding import Embedder
 from tandem.retrieval.index import Index
 from tandem.retrieval.retriever import Retriever
-from tandem.retrieval.store import NAME, IndexBusyError
+from tandem.retrieval.store import NAME, IndexBusyError, claimed, patiently, watched_since
 from tests.unit.retrieval.conftest import WordEmbedder
 
 
@@ -203,7 +203,7 @@ def test_a_name_that_is_not_utf_8_does_not_end_the_events(corpus: Path, tmp_path
 
 BESIDE = """
 import asyncio, sys
-from tandem.actors.watching import watch_beside
+from tandem.plugins.watching import watch_beside
 from tandem.config.schema import Config
 
 asyncio.run(watch_beside("device", Config.from_json(sys.argv[1])))

@@ -16,11 +16,11 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders
 
 from tandem import corpora
-from tandem.cli import doctor
-from tandem.cli.doctor import Check
 from tandem.config.schema import Config, PartyConfig
 from tandem.engine.tokenizer import find_difference
 from tandem.errors import install_line
+from tandem.plugins.setup import doctor
+from tandem.plugins.setup.doctor import Check
 from tandem.plugins.torch import conversion
 from tandem.retrieval import embedding
 from tandem.topology import PARTIES, Party

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tandem.retrieval import Embedder, Index
+from tandem.plugins.embedders import Embedder
+from tandem.retrieval import Index
 from tandem.system.paths import index_folder
 from tandem.topology import Party
 from tests.unit.retrieval.conftest import WordEmbedder

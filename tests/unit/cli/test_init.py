@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tandem.cli import init, main
+from tandem.cli import main
 from tandem.config.files import walk
 from tandem.config.schema import Config, PartyConfig
+from tandem.plugins.setup import init
 
 from .conftest import Run
 
@@ -59,7 +60,7 @@ def test_what_is_there_is_not_overwritten(notes: Path, run: Run) -> None:
 
 
 def test_models_are_proposed_that_fit_and_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tandem.cli.init.can_load_smollm2", lambda: True)
+    monkeypatch.setattr("tandem.plugins.setup.init.can_load_smollm2", lambda: True)
     monkeypatch.setattr("tandem.engine.places.is_offline", lambda: False)
     assert init.propose(1_000_000_000) == [init.SMOLLM2_PAIR]
     assert init.propose(64_000_000_000) == [init.SMOLLM2_PAIR, *init.HUB_PAIRS]
@@ -67,7 +68,7 @@ def test_models_are_proposed_that_fit_and_can_be_had(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("tandem.engine.places.is_offline", lambda: True)
     monkeypatch.setattr("tandem.engine.places.is_cached", lambda name, file: "SmolLM2" in name)
     assert init.propose(64_000_000_000) == [init.SMOLLM2_PAIR, init.HUB_PAIRS[0]]
-    monkeypatch.setattr("tandem.cli.init.find_spec", lambda name: None)
+    monkeypatch.setattr("tandem.plugins.setup.init.find_spec", lambda name: None)
     assert init.propose(64_000_000_000) == [init.SMOLLM2_PAIR], "nothing computes a model of the hub"
 
 
@@ -76,9 +77,9 @@ def test_a_person_chooses_models_and_asks(notes: Path, monkeypatch: pytest.Monke
     asked: list[dict[str, object]] = []
     replies = iter(["3", "Who is Mira?"])
     monkeypatch.setattr("tandem.cli.ask.ask", lambda **options: asked.append(options) or 0)
-    monkeypatch.setattr("tandem.cli.init.is_interactive", lambda: True)
-    monkeypatch.setattr("tandem.cli.doctor.available_bytes", lambda: 64_000_000_000)
-    monkeypatch.setattr("tandem.cli.init.can_load_smollm2", lambda: True)
+    monkeypatch.setattr("tandem.plugins.setup.init.is_interactive", lambda: True)
+    monkeypatch.setattr("tandem.plugins.setup.doctor.available_bytes", lambda: 64_000_000_000)
+    monkeypatch.setattr("tandem.plugins.setup.init.can_load_smollm2", lambda: True)
     monkeypatch.setattr("tandem.engine.places.is_offline", lambda: False)
     monkeypatch.setattr("typer.prompt", lambda *_, **__: next(replies))
     (notes / "a.md").write_text("Mira likes puzzle games.")

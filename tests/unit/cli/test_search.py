@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tandem.retrieval import Embedder, build_index
+from tandem.plugins.embedders import Embedder
+from tandem.retrieval import build_index
 from tandem.retrieval.documents import Document
 from tests.unit.retrieval.conftest import WordEmbedder
 

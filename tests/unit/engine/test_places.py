@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tandem.actors.loading import check_model
-from tandem.cli.doctor import check, language_model
 from tandem.config.schema import PartyConfig
 from tandem.corpora import WEIGHTS
 from tandem.engine import gguf, places
 from tandem.errors import GenerationError
+from tandem.plugins.setup.doctor import check, language_model
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n"
 HUB = '"Qwen/Qwen2.5-0.5B-Instruct"'

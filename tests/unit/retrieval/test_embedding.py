@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from tandem.errors import MINILM_PACKAGE, install_line, install_model_line
+from tandem.plugins.embedders import CrossEncoderScorer
 from tandem.retrieval import embedding
 from tandem.retrieval.embedding import resolve
-from tandem.retrieval.retriever import CrossEncoderScorer
 from tests.unit.retrieval.helpers import refused
 
 

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tandem.corpora import CORPORA, HOUSEHOLD, VECTORS
-from tandem.retrieval.embedding import Embedder
+from tandem.plugins.embedders import Embedder
 from tandem.retrieval.index import Index
 from tandem.retrieval.retriever import Prepared, build_given_index
 from tandem.retrieval.store import text_key

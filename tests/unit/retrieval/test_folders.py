@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
+from tandem.plugins.watching.follower import Follower
 from tandem.retrieval import loaders, watch
 from tandem.retrieval.build import build_index
 from tandem.retrieval.documents import Passage
 from tandem.retrieval.index import Index
 from tandem.retrieval.loaders import Loaded, load_path
-from tandem.retrieval.watch import Follower
 
 SECRET = "What lies outside."
 REPLACED = "it was replaced after it was listed, and links are not followed; index it again."

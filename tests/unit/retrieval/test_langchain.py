@@ -18,8 +18,9 @@ from tandem.plugins.clients import stores
 from tandem.plugins.clients.stores import LangChainEmbedder, StoreRetriever, TandemEmbeddings, TandemRetriever
 from tandem.retrieval.build import build_index
 from tandem.retrieval.documents import Document
+from tandem.retrieval.embedding import load_embedder
 from tandem.retrieval.index import Index
-from tandem.retrieval.retriever import Retriever, load_embedder, open_retriever
+from tandem.retrieval.retriever import Retriever, open_retriever
 from tandem.topology import Party
 from tests.unit.retrieval.helpers import refused
 

@@ -7,7 +7,8 @@ import importlib.util
 import numpy as np
 import pytest
 
-from tandem.retrieval.embedding import OFFLINE_PACKAGE, Embedder, LibraryPipeline, resolve
+from tandem.plugins.embedders import Embedder, LibraryPipeline
+from tandem.retrieval.embedding import OFFLINE_PACKAGE, resolve
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec(OFFLINE_PACKAGE) is None,

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tandem.retrieval import Embedder, Retriever, build_index
+from tandem.plugins.embedders import Embedder
+from tandem.retrieval import Retriever, build_index
 from tandem.retrieval.documents import Document, split
 from tests.unit.retrieval.tiny_bert import save_bert
 

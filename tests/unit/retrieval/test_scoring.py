@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tandem.errors import RetrievalError
-from tandem.retrieval.retriever import CrossEncoderScorer
+from tandem.plugins.embedders import CrossEncoderScorer
 from tests.unit.retrieval.tiny_bert import save_bert
 
 WORDS = "mira likes puzzle games the best rated game is of"

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from tandem.errors import RetrievalError
+from tandem.plugins.watching.follower import Follower
 from tandem.retrieval import loaders, watch
 from tandem.retrieval.build import build_index, update_index
 from tandem.retrieval.documents import Document
 from tandem.retrieval.folders import RootFile
 from tandem.retrieval.index import Index
-from tandem.retrieval.watch import Follower
 from tests.unit.retrieval.helpers import edit
 
 NOW_NS = 10**20

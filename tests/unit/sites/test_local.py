@@ -13,7 +13,8 @@ from tandem import Config, Tandem
 from tandem.actors.decoder import DecoderActor
 from tandem.errors import ConfigError, QueryError
 from tandem.events import DoneEvent, SourcesEvent, TokenEvent
-from tandem.retrieval import Embedder, build_index
+from tandem.plugins.embedders import Embedder
+from tandem.retrieval import build_index
 from tandem.topology import Party
 from tandem_lab.bundled import read_bundled_questions
 

@@ -34,7 +34,8 @@ def test_both_parties_share_its_weights_and_end_at_one_token(
     tmp_path: Path, engine: str, package: str, loading: str, loaded: str
 ) -> None:
     pytest.importorskip(package, reason=f"the package {package} is not installed")
-    from tandem.retrieval import Embedder, build_index
+    from tandem.plugins.embedders import Embedder
+    from tandem.retrieval import build_index
 
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "shed.md").write_text(NOTE, "utf-8")

@@ -19,7 +19,7 @@ from tandem.client.request import spec_of
 from tandem.codecs import codec_of
 from tandem.config.schema import Config
 from tandem.modes import SessionSpec
-from tandem.retrieval.embedding import Embedder
+from tandem.plugins.embedders import Embedder
 from tandem.topology import Party
 from tandem_lab.bundled import read_bundled_questions
 from tandem_lab.quality.local import LocalPair, answer_uncompressed

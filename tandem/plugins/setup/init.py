@@ -133,7 +133,7 @@ def propose(available_bytes: int) -> list[ModelPair]:
 
 def _choose_pair() -> ModelPair | None:
     """The pair that a person chooses, or the one that needs no download; None: there is none."""
-    from tandem.cli.doctor import available_bytes
+    from tandem.plugins.setup.doctor import available_bytes
 
     pairs = propose(available_bytes())
     if is_interactive() and set(pairs) - {SMOLLM2_PAIR}:

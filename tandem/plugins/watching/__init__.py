@@ -5,13 +5,12 @@
 
 The process has its own embedder and a low priority, so that embedding does not hold up answers. It ends with the one
 that started it, also if that is killed: then its stdin ends. It may be killed at any time itself, and is started again.
-What to look at and what to do then: `tandem.retrieval.watch`.
+What to look at and what to do then: `tandem.plugins.watching.follower`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
 import logging
 import os
@@ -19,33 +18,28 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, suppress
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from tandem.actors.loading import build_options, drop_stale_caches, load_embedder
 from tandem.config.schema import Config
 from tandem.errors import RetrievalError, install_line
+from tandem.plugins.watching.follower import Follower, is_below
 from tandem.retrieval.build import BuildReport
 from tandem.retrieval.embedding import TextEmbedder
-from tandem.retrieval.store import NAME, IndexBusyError, locked
-from tandem.retrieval.watch import Follower, is_below
+from tandem.retrieval.store import BUSY_S, NAME, NICENESS, IndexBusyError, claimed
 from tandem.system.file_kinds import kind_of
 from tandem.system.processes import environment
 
-T = TypeVar("T")
-
 _log = logging.getLogger("tandem")
 
-LOCK = "watch.lock"
 QUIET_S, LONGEST_S = 0.3, 1.5
 """A look follows an event after so much quiet, and however much goes on after so long."""
 RESCAN_S = 60.0
 """Between two looks that no event asks for."""
-BUSY_S, FAILED_S = 0.5, 5.0
-"""When to look again while another process builds the index, and after a look that failed."""
-PATIENCE_S = 30.0
-"""How long another build waits for the process that watches."""
+FAILED_S = 5.0
+"""When to look again after a look that failed."""
 POLL_S, BREATH = 2.0, 10
 """Between two looks where there are no events: so long, and this many times as long as one takes."""
 TICK_S = 1.0
@@ -54,44 +48,10 @@ WITHOUT_EVENTS = frozenset(
     "9p afs ceph cifs davfs drvfs fuse glusterfs lustre ncpfs nfs nfs4 prl_fs smb3 smbfs vboxsf virtiofs vmhgfs".split()  # noqa: SIM905
 )
 """Kinds of file systems that others change without a word to this machine's kernel."""
-NICENESS = 10
 RESTART_S = 10.0
 """When to start it again after it ended by itself."""
 WAIT_S = 5.0
 """When to try again where there is nothing to watch, or another process watches."""
-
-
-def claimed(directory: Path) -> AbstractContextManager[int]:
-    """The right to follow the folders of an index, for one process at a time, as the descriptor of a file whose time is
-    that of the last look. Raises IndexBusyError."""
-    busy = (
-        f"One process at a time may watch the folders of an index, and another does for {directory}; end that one, or "
-        "leave it to it."
-    )
-    return locked(directory / LOCK, os.O_RDWR | os.O_CREAT, busy)
-
-
-def watched_since(directory: Path) -> float | None:
-    """When the folders of an index were last looked at, as Unix time, if a process watches them; else None."""
-    with suppress(OSError), (directory / LOCK).open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return os.fstat(file.fileno()).st_mtime
-    return None
-
-
-def patiently(directory: Path, work: Callable[[], T]) -> T:
-    """What `work` on an index returns, which may have to wait for the process that watches it. Raises IndexBusyError
-    where it waits too long, or another one builds."""
-    for _ in range(int(PATIENCE_S / BUSY_S)):
-        try:
-            return work()
-        except IndexBusyError:
-            if watched_since(directory) is None:
-                raise
-            time.sleep(BUSY_S)
-    return work()
 
 
 class Events:
@@ -273,6 +233,11 @@ def _look(follower: Follower) -> tuple[BuildReport | None, float | None]:
         return None, FAILED_S
 
 
+def follow_here(party: str, config: Config, folder: Path, embedder: TextEmbedder) -> None:
+    """`follow` the folders of a party's index in this process, for ever."""
+    follow(folder, embedder, build_options(config), drop_lost_caches(config, party, folder))
+
+
 # ---- a process that follows, next to the one that answers -----------------------------------------------------
 
 
@@ -336,7 +301,7 @@ def main() -> None:
     reason = ""
     while True:
         try:
-            follow(folder, embedder, build_options(config), drop_lost_caches(config, party, folder))
+            follow_here(party, config, folder, embedder)
         except RetrievalError as error:
             if str(error) != reason:
                 logger.warning("%s", reason := str(error))
