@@ -31,7 +31,7 @@ from benchmarks._common import finish, new_parser
 from tandem import Config, Tandem
 from tandem.actors.loading import load_engine
 from tandem.corpora import example_questions, model_path
-from tandem.engine.gguf import find_file
+from tandem.plugins.gguf.header import find_file
 from tandem.plugins.llama.library import library, load_model
 
 TARGET = 0.9

@@ -41,9 +41,10 @@ KEPT = ("header", "tokenizer", "engine", "fingerprint kept", "child kept")
 def measure(file: Path) -> dict[str, float]:
     """Seconds of processor time of each part, of this process and its children."""
     from tandem.conversation import SYSTEM_PROMPT
-    from tandem.engine import gguf, gguf_tokenizer
     from tandem.engine.engine import Engine
     from tandem.engine.template import find_template
+    from tandem.plugins.gguf import header as gguf
+    from tandem.plugins.gguf import tokenizer as gguf_tokenizer
     from tandem.plugins.llama.library import describe_build
     from tandem.plugins.llama.probe import probe
 

@@ -11,9 +11,9 @@ import resource
 import sys
 from pathlib import Path
 
-from tandem.engine import gguf
 from tandem.engine.engine import Engine
 from tandem.errors import GenerationError
+from tandem.plugins.gguf import header as gguf
 from tests.damaged_gguf import damage, find_fields
 from tests.tiny_gguf import write_gguf
 

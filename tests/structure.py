@@ -109,6 +109,7 @@ LAYERS = {
         "events",
         "messages",
         "modes",
+        "plugins",
         "profiler",
         "protocol",
         "retrieval",

@@ -12,15 +12,14 @@ import os
 import re
 import struct
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer
 
 from tandem import plugins
-from tandem.corpora import LLAMA_PACKAGE, NAMED_MODELS
-from tandem.engine import gguf, gguf_tokenizer
+from tandem.corpora import NAMED_MODELS
+from tandem.engine.port import ModelFile, ModelFormat
 from tandem.engine.tokenizer import TokenizerInfo
 from tandem.errors import GenerationError, explain_missing, find_close, first_line
 from tandem.system.paths import suggest_path
@@ -55,10 +54,10 @@ _OLLAMA = {
 
 
 def expand(model: str) -> str:
-    """`model` with a leading ~ replaced by the home directory, and a name of Ollama by its file. Raises
-    GenerationError where Ollama has none."""
-    if model.startswith(gguf.OLLAMA):
-        return str(gguf.find_in_ollama(model.removeprefix(gguf.OLLAMA)))
+    """`model` with a leading ~ replaced by the home directory, and a name in a program's store ("ollama:NAME") by its
+    file. Raises GenerationError where that has none."""
+    if plugin := plugins.split("model_store", model):
+        return str(plugins.find("model_store", plugin[0])(plugin[1]))
     return os.path.expanduser(model) if model.startswith("~") else model
 
 
@@ -135,12 +134,27 @@ def base_of(model: str) -> str:
 
 
 def name_engine(setting: str, model: str, device: str = "cpu") -> str:
-    """The engine that a setting stands for: "auto" is llama.cpp for a GGUF file on the processor unless only PyTorch is
-    installed, else PyTorch."""
+    """The engine that a setting stands for: "auto" is that of a file's format (llama.cpp for GGUF on the processor),
+    else PyTorch."""
     if setting != AUTO:
         return setting
-    is_file = device == "cpu" and gguf.find_file(base_of(model)) is not None
-    return "llama" if is_file and (find_spec(LLAMA_PACKAGE) or not find_spec("torch")) else "torch"
+    found = file_of(base_of(model))
+    return "torch" if found is None else found[0].engine(device)
+
+
+def file_of(model: str) -> tuple[ModelFormat, Path] | None:
+    """The format and the file of a model that is one file; None for any other. Raises GenerationError."""
+    for name in plugins.names("model_format"):
+        model_format: ModelFormat = plugins.find("model_format", name)
+        if (file := model_format.find(model)) is not None:
+            return model_format, file
+    return None
+
+
+def check_file(model: str) -> ModelFile | None:
+    """What the file of a model that is one says; None for any other model. Raises GenerationError."""
+    found = file_of(model)
+    return None if found is None else found[0].check(found[1])
 
 
 def describe_conversion(engine: str, model: str, dtype: str) -> str:
@@ -150,27 +164,13 @@ def describe_conversion(engine: str, model: str, dtype: str) -> str:
     return str(plugins.find("conversion", engine)(base_of(model), dtype))
 
 
-def adapter_file(model: str) -> Path | None:
-    """The GGUF file in the folder `model` of an adapter; None if that is none. GenerationError unless it is one."""
-    if not is_adapter(model):
-        return None
-    files = sorted(Path(model).glob(f"*{gguf.SUFFIX}"))
-    if len(files) != 1:
-        raise GenerationError(
-            f"The adapter {model!r:.200} of a GGUF file has {len(files)} GGUF files in its folder; put the one there "
-            "that llama.cpp's convert_lora_to_gguf.py makes of it."
-        )
-    return files[0]
-
-
 # ---- what is here --------------------------------------------------------------------------------------------
 
 
 def _check_file(model: str) -> None:
     file = Path(model)
     _check_pointer(file)
-    if gguf.find_file(model) is not None:
-        gguf.check(file)
+    if check_file(model) is not None:
         return
     remedy = "name the folder that it is in" if (file.parent / "config.json").is_file() else "name a folder"
     raise GenerationError(f"{model!r:.200} is a file, and no GGUF file; {remedy}, or correct the path.")
@@ -181,8 +181,8 @@ def _check_folder(model: str) -> None:
     folder = Path(model)
     for file in sorted((*folder.glob("*.json"), *folder.glob("*.safetensors"), *folder.glob("*.bin"))):
         _check_pointer(file)
-    if (inside := gguf.find_file(model)) is not None:
-        _check_file(str(inside))
+    if (inside := file_of(model)) is not None:
+        _check_file(str(inside[1]))
         return
     if is_adapter(model):
         base = base_of(model)
@@ -249,8 +249,9 @@ def count_bytes(model: str, dtype: str = "") -> int | None:
     """Memory of a model's weights in a precision; "": as a GGUF file has them. None where they are not here, or of
     another form."""
     base = base_of(model)
-    if (file := gguf.find_file(base)) is not None:
-        return gguf.check(file).memory_bytes(dtype) if dtype else file.stat().st_size
+    if (found := file_of(base)) is not None:
+        model_format, file = found
+        return model_format.check(file).memory_bytes(dtype) if dtype else file.stat().st_size
     folder = Path(base)
     if not folder.is_dir() and is_cached(base, "config.json"):
         from huggingface_hub import try_to_load_from_cache
@@ -274,8 +275,9 @@ def _check_pointer(file: Path) -> None:
 def _no_model(model: str) -> GenerationError:
     """The error for a name that is no path, no name of Tandem's, and nothing that the hub could know."""
     looks_local = os.path.isabs(model) or model.startswith((".", "~")) or model.count("/") > 1
-    if looks_local or model.lower().endswith(gguf.SUFFIX):
-        what = "file" if model.lower().endswith(gguf.SUFFIX) else "directory"
+    suffixes = tuple(plugins.find("model_format", name).suffix for name in plugins.names("model_format"))
+    if looks_local or model.lower().endswith(suffixes):
+        what = "file" if model.lower().endswith(suffixes) else "directory"
         return GenerationError(
             f"{model!r:.200} is neither a model directory nor a hub id: there is no such {what}; {_suggest(model)}"
         )
@@ -289,7 +291,7 @@ def _no_model(model: str) -> GenerationError:
         )
     if family := next((begin for begin in _OLLAMA if model.lower().startswith(begin)), None):
         return GenerationError(
-            f'There is no model {model!r:.200}; if Ollama has downloaded it, name it "{gguf.OLLAMA}{model:.200}", '
+            f'There is no model {model!r:.200}; if Ollama has downloaded it, name it "ollama:{model:.200}", '
             f'else a GGUF file, a folder, a hub id such as "{_OLLAMA[family]}", or {_NAMES}.'
         )
     return GenerationError(
@@ -348,8 +350,8 @@ def load_tokenizer(model: str, *, is_local: bool = False) -> tuple[Tokenizer, To
     check_directory(model)
     if not os.path.isfile(os.path.join(model, "tokenizer.json")):
         model = base_of(model)
-    if (file := gguf.find_file(model)) is not None:
-        return gguf_tokenizer.load(file)
+    if (found := file_of(model)) is not None:
+        return found[0].load_tokenizer(found[1])
     wrapper = load_wrapper(model, is_local=is_local)
     backend: Tokenizer = wrapper.backend_tokenizer
     backend.no_padding()

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from tokenizers import Tokenizer
 
 from tandem.engine.kv import Cache, CacheForm, DocumentCaches, TurnCaches
+from tandem.engine.tokenizer import TokenizerInfo
 
 DTYPES = ("bfloat16", "float16", "float32")
 """Number formats in which PyTorch may compute a model."""
@@ -38,6 +40,39 @@ class Row:
     def tokens(self) -> tuple[int, ...]:
         """All of them."""
         return self.document + self.rest
+
+
+class ModelFile(Protocol):
+    """What the beginning of a model's file says of it."""
+
+    @property
+    def context_length(self) -> int | None:
+        """Positions that a row may have, where the file says so."""
+
+    def memory_bytes(self, dtype: str) -> int:
+        """The memory of its weights in a precision, such as "float32"."""
+
+
+class ModelFormat(Protocol):
+    """One format of files that hold a whole model, tokenizer included."""
+
+    suffix: str  # of names, in small letters
+
+    def find(self, model: str) -> Path | None:
+        """The file of this format that a path stands for: itself, or the only one in a folder; None: it is of another
+        form. Raises GenerationError where a folder holds several."""
+
+    def check(self, file: Path) -> ModelFile:
+        """What a file says. Raises GenerationError, one sentence with the remedy, for one that is damaged."""
+
+    def engine(self, device: str) -> str:
+        """The name of the engine that computes it on a device by default."""
+
+    def fingerprint(self, file: Path) -> str:
+        """Equal for two files only if their contents are."""
+
+    def load_tokenizer(self, file: Path) -> tuple[Tokenizer, TokenizerInfo]:
+        """The tokenizer of a file, and what the file says of it. Raises GenerationError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

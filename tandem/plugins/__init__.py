@@ -23,15 +23,17 @@ from tandem.errors import ConfigError, did_you_mean, first_line
 
 Kind = Literal[
     "engine",
+    "model_format",
+    "model_store",
     "conversion",
     "reader",
     "store",
     "embedder",
     "scorer",
-    "watcher",
     "codec",
     "grammar",
     "policy",
+    "watcher",
     "command",
     "route",
     "runtime",
@@ -41,6 +43,8 @@ ADDRESS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 """MODULE:ATTRIBUTE."""
 OWN: Mapping[Kind, Mapping[str, str]] = {
     "engine": {"llama": "tandem.plugins.llama.runner:load", "torch": "tandem.plugins.torch.runner:load"},
+    "model_format": {"gguf": "tandem.plugins.gguf:Gguf"},
+    "model_store": {"ollama": "tandem.plugins.gguf.header:find_in_ollama"},
     "conversion": {"torch": "tandem.plugins.torch.conversion:describe"},
     "reader": {"office": "tandem.plugins.office:KINDS"},
     "store": {"langchain": "tandem.plugins.clients.stores:open_retriever"},

@@ -11,12 +11,11 @@ import resource
 import sys
 from pathlib import Path
 
-from tandem.engine import gguf_tokenizer
 from tandem.engine.port import LoadOptions, Row
 from tandem.errors import GenerationError
 from tandem.plugins.llama.library import library
 from tandem.plugins.llama.probe import BEGUN, LOADED
-from tandem.plugins.llama.runner import LlamaRunner
+from tandem.plugins.llama.runner import GGUF, LlamaRunner
 
 _MORE_BYTES = 4 << 30
 """Memory for loading besides twice the file's size; a file that is mapped does not count."""
@@ -29,7 +28,7 @@ def main(named: str, file: str, adapter: str = "") -> None:
     _limit_memory(path.stat().st_size)
     _say(BEGUN)
     try:
-        tokenizer, _ = gguf_tokenizer.load(path)
+        tokenizer, _ = GGUF.load_tokenizer(path)
         options = LoadOptions(num_threads=1, library=named)
         runner = LlamaRunner(path, options, Path(adapter) if adapter else None)
         runner.check_tokenizer(tokenizer, file)

@@ -1,7 +1,7 @@
 """Loads a file that was not seen before in a process of its own first: what ends llama.cpp ends that one alone.
 
 llama.cpp checks much of a file by assertions, and one that fails ends its process: without this, the one that serves.
-What a header shows, `tandem.engine.gguf` refuses. For everything else a child (`python -m tandem.plugins.llama`) loads
+What a header shows, `tandem.plugins.gguf` refuses. For everything else a child (`python -m tandem.plugins.llama`) loads
 the file with its tokenizer and computes one token, with limits of memory and time. That a file came through is kept by
 its content, so a child is started once per file and build of llama.cpp. It computes on the processor alone: what the
 driver of a GPU makes of a file is not tried.
@@ -19,7 +19,7 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
-from tandem.engine import gguf
+from tandem import plugins
 from tandem.errors import GenerationError
 from tandem.plugins.llama.library import describe_build
 from tandem.system.paths import cache_folder, locked, write_whole
@@ -41,7 +41,9 @@ def probe(
     adapter: a LoRA that is loaded with it. named: a library of llama.cpp, as `library` takes it. command: what loads;
     it gets the library and the paths as further arguments.
     """
-    contents = " ".join(gguf.fingerprint(path) for path in (file, adapter) if path)
+    contents = " ".join(
+        plugins.find("model_format", "gguf").fingerprint(path) for path in (file, adapter) if path
+    )
     key = sha256(f"{contents} {describe_build(named)}".encode()).hexdigest()[:32]
     folder = cache_folder() / "llama" / "loaded"
     proof = folder / key

@@ -10,10 +10,10 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from tandem.engine import gguf
+from tandem import plugins
 from tandem.engine.kv import CacheForm
-from tandem.engine.places import adapter_file, base_of
-from tandem.engine.port import LoadOptions
+from tandem.engine.places import base_of, is_adapter
+from tandem.engine.port import LoadOptions, ModelFormat
 from tandem.engine.session import SessionRunner
 from tandem.errors import GenerationError
 from tandem.plugins.llama.library import ENGINE, load_model
@@ -21,6 +21,7 @@ from tandem.plugins.llama.probe import probe
 from tandem.plugins.llama.rows import ARITHMETIC, CACHE_TYPES, LlamaModel, Settings, StateForm
 
 _DEFAULTS = LoadOptions()
+GGUF: ModelFormat = plugins.find("model_format", "gguf")
 
 
 class LlamaRunner(SessionRunner):
@@ -44,7 +45,7 @@ class LlamaRunner(SessionRunner):
     def weights_fingerprint(self) -> str:
         """The fingerprint of the file, and of its adapter."""
         files = [self.file, *([self.adapter] if self.adapter else [])]
-        return sha256(" ".join(map(gguf.fingerprint, files)).encode()).hexdigest()[:32]
+        return sha256(" ".join(map(GGUF.fingerprint, files)).encode()).hexdigest()[:32]
 
     @property
     def computing_fingerprint(self) -> str:
@@ -68,7 +69,7 @@ class LlamaRunner(SessionRunner):
 
 def load(path: str, options: LoadOptions) -> LlamaRunner:
     """Load a GGUF file, a folder with one, or that of an adapter of one. Raises GenerationError."""
-    file = gguf.find_file(base_of(path))
+    file = GGUF.find(base_of(path))
     if file is None:
         raise GenerationError(
             f'llama.cpp reads GGUF files, and {path!r:.200} is none; name one, or set engine to "torch".'
@@ -77,7 +78,20 @@ def load(path: str, options: LoadOptions) -> LlamaRunner:
         raise GenerationError(
             f"Unknown kind of cache {options.cache_type!r}; set cache_type to one of {', '.join(CACHE_TYPES)}."
         )
-    gguf.check(file)
+    GGUF.check(file)
     adapter = adapter_file(path)
     probe(file, adapter, options.library)
     return LlamaRunner(file, options, adapter)
+
+
+def adapter_file(model: str) -> Path | None:
+    """The GGUF file in the folder `model` of an adapter; None if that is none. GenerationError unless it is one."""
+    if not is_adapter(model):
+        return None
+    files = sorted(Path(model).glob(f"*{GGUF.suffix}"))
+    if len(files) != 1:
+        raise GenerationError(
+            f"The adapter {model!r:.200} of a GGUF file has {len(files)} GGUF files in its folder; put the one there "
+            "that llama.cpp's convert_lora_to_gguf.py makes of it."
+        )
+    return files[0]

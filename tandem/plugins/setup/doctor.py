@@ -30,8 +30,7 @@ from tandem.cli.ask import toy_problem
 from tandem.cli.options import MODELS, AsJson, SettingsOptions, with_options
 from tandem.cli.output import emit, print_json
 from tandem.config.files import HEADER
-from tandem.engine import gguf
-from tandem.engine.places import count_bytes, expand, is_cached
+from tandem.engine.places import check_file, count_bytes, expand, file_of, is_cached
 from tandem.errors import DISTRIBUTION, MINILM_PACKAGE, TandemError, install_line, install_model_line
 from tandem.system.paths import data_folder, state_folder
 from tandem.topology import PARTIES, Party
@@ -284,7 +283,7 @@ def language_model(config: PartyConfig) -> str:
 
     check_model(config)
     path = expand(model_path(config.model))
-    if gguf.find_file(path) is None and not Path(path).is_dir():
+    if file_of(path) is None and not Path(path).is_dir():
         return _from_hub(path, "config.json", f"{RUN_ONCE}, or give a local path")
     return describe_load(config) + ("; converted at its first use" if describe_conversion(config) else "")
 
@@ -393,8 +392,8 @@ def load_facts(party: PartyConfig) -> ModelFacts:
     tokenizer, wrapper = load_tokenizer(path, is_local=True)
     template = find_template(party.template, base_of(path), wrapper, party.system_prompt)
     PromptBuilder(tokenizer, template, (), None)  # which refuses a template that cannot be split
-    if (file := gguf.find_file(base_of(path))) is not None:
-        length = gguf.check(file).context_length
+    if (file := check_file(base_of(path))) is not None:
+        length = file.context_length
     else:
         length = context_length(load_config(path, is_local=True))
     return ModelFacts(tokenizer, describe_tokenizer(tokenizer, wrapper), template.describe(), length)

@@ -17,22 +17,22 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tandem.engine import gguf
-from tandem.engine.gguf_tokenizer import split_texts
+from tandem import plugins
 from tandem.errors import GenerationError, install_line
 from tandem.system.paths import cache_folder
 
 FORMAT = 2
 """The format of the converted folders."""
+GGUF = plugins.find("model_format", "gguf")
 _NEEDED = ("torch", "transformers", "gguf", "accelerate")
 
 
 def describe(model: str, dtype: str) -> str:
     """One sentence on what `convert` will do with a model, with sizes; "" where nothing. Raises GenerationError."""
-    file = gguf.find_file(model)
+    file = GGUF.find(model)
     if file is None or _folder(file, dtype).is_dir():
         return ""
-    size, memory = file.stat().st_size, gguf.check(file).memory_bytes(dtype)
+    size, memory = file.stat().st_size, GGUF.check(file).memory_bytes(dtype)
     return (
         f"converting {file.name} once, from {size / 1e9:.2f} GB on disk to {memory / 1e9:.2f} GB in memory and in the "
         f"cache, as {dtype}"
@@ -44,7 +44,7 @@ def convert(file: Path, dtype: str) -> Path:
 
     Processes that need it at the same time wait for the first. Raises GenerationError.
     """
-    num_bytes = gguf.check(file).memory_bytes(dtype)
+    num_bytes = GGUF.check(file).memory_bytes(dtype)
     folder = _folder(file, dtype)
     if folder.is_dir():
         return folder
@@ -77,7 +77,7 @@ def _folder(file: Path, dtype: str) -> Path:
             f"some are not installed; run `{install_line('torch')}`."
         )
     versions = sha256(f"{FORMAT} {version('transformers')} {version('gguf')}".encode()).hexdigest()[:8]
-    return cache_folder() / "models" / f"{gguf.fingerprint(file)}-{dtype}-{versions}"
+    return cache_folder() / "models" / f"{GGUF.fingerprint(file)}-{dtype}-{versions}"
 
 
 def _write(file: Path, dtype: str, folder: Path) -> None:
@@ -115,5 +115,5 @@ def read_tokenizer(file: Path) -> Any:
     tokenizer: Any = AutoTokenizer.from_pretrained(
         str(file.parent), gguf_file=file.name, trust_remote_code=False
     )
-    split_texts(file, tokenizer.backend_tokenizer)
+    GGUF.split_texts(file, tokenizer.backend_tokenizer)
     return tokenizer

@@ -16,8 +16,7 @@ from weakref import WeakValueDictionary
 import torch
 import transformers
 
-from tandem.engine import gguf
-from tandem.engine.places import ADAPTER, base_of, check_directory, is_adapter, loading_error
+from tandem.engine.places import ADAPTER, base_of, check_directory, file_of, is_adapter, loading_error
 from tandem.engine.port import DTYPES
 from tandem.errors import GenerationError, first_line, install_line
 from tandem.plugins.torch import conversion
@@ -89,11 +88,11 @@ def convert(model: str, dtype: str) -> str:
         raise GenerationError(f"Unknown precision {dtype!r}; set the dtype to one of {', '.join(DTYPES)}.")
     check_directory(model)
     base = base_of(model)
-    if (file := gguf.find_file(base)) is None:
+    if (found := file_of(base)) is None:
         return base
     with hide_progress_bars():
         try:
-            return str(conversion.convert(file, dtype))
+            return str(conversion.convert(found[1], dtype))
         except GenerationError:
             raise
         except Exception as error:  # as in load_model

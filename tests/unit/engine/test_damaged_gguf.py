@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tandem.engine import gguf, gguf_tokenizer
 from tandem.errors import GenerationError
+from tandem.plugins.gguf import header as gguf
+from tandem.plugins.gguf import tokenizer as gguf_tokenizer
 from tests.damaged_gguf import (
     ARRAY,
     BOOL,
@@ -158,7 +159,7 @@ def test_what_is_damaged_is_one_sentence(tmp_path: Path, content: bytes, reason:
 DIGEST = """
 import sys
 from pathlib import Path
-from tandem.engine import gguf
+from tandem.plugins.gguf import header as gguf
 real, reads = gguf.file_digest, []
 gguf.file_digest = lambda *given: reads.append(given) or real(*given)
 gguf.SETTLED_NS = int(sys.argv[2])

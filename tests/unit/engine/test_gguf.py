@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tandem.engine import gguf_tokenizer
 from tandem.engine.engine import Engine
 from tandem.engine.places import load_tokenizer
 from tandem.errors import GenerationError
+from tandem.plugins.gguf import tokenizer as gguf_tokenizer
 from tandem.plugins.torch import model
 from tandem.plugins.torch.conversion import convert
 from tests.tiny_gguf import write_gguf

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tandem.engine import gguf_tokenizer
 from tandem.engine.places import info_of, load_tokenizer
 from tandem.engine.tokenizer import Vocabulary
 from tandem.errors import GenerationError
+from tandem.plugins.gguf import tokenizer as gguf_tokenizer
 from tandem.plugins.torch.conversion import read_tokenizer
 from tests.gguf_file import BYTE, CONTROL, NORMAL, USER, write
 

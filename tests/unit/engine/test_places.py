@@ -11,8 +11,9 @@ import pytest
 from tandem.actors.loading import check_model
 from tandem.config.schema import PartyConfig
 from tandem.corpora import WEIGHTS
-from tandem.engine import gguf, places
+from tandem.engine import places
 from tandem.errors import GenerationError
+from tandem.plugins.gguf import header as gguf
 from tandem.plugins.setup.doctor import check, language_model
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n"
@@ -155,7 +156,9 @@ def test_auto_takes_llama_cpp_for_files_that_it_computes_on_the_processor(
 ) -> None:
     (tmp_path / "m.gguf").write_bytes(b"GGUF")
     (tmp_path / "folder").mkdir()
-    monkeypatch.setattr(places, "find_spec", lambda package: package if package in installed else None)
+    monkeypatch.setattr(
+        "tandem.plugins.gguf.find_spec", lambda package: package if package in installed else None
+    )
     assert places.name_engine(setting, str(tmp_path / name), device) == expected
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tandem.engine import gguf
 from tandem.engine.engine import Engine
 from tandem.errors import GenerationError
+from tandem.plugins.gguf import header as gguf
 from tandem.plugins.llama import probe
 from tests.damaged_gguf import STRING, U32, add_key, build, text, u32
 from tests.tiny_gguf import write_gguf

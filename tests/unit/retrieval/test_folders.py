@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from tandem.plugins.watching import follower as watch
 from tandem.plugins.watching.follower import Follower
-from tandem.retrieval import loaders, watch
+from tandem.retrieval import loaders
 from tandem.retrieval.build import build_index
 from tandem.retrieval.documents import Passage
 from tandem.retrieval.index import Index

@@ -72,9 +72,8 @@ def train_drafter(
     """
     import torch
 
-    from tandem.engine import gguf
     from tandem.engine.engine import Engine
-    from tandem.engine.places import base_of, decoder_layers, expand
+    from tandem.engine.places import base_of, decoder_layers, expand, file_of
     from tandem.plugins.papers.flexspec import training
     from tandem.plugins.papers.flexspec.trunk import make_drafter, trunk_blocks
 
@@ -111,7 +110,7 @@ def train_drafter(
         loss=recipe.loss,
         acceptance={key: round(value, 4) for key, value in asdict(measured).items()},
     )
-    is_file = gguf.find_file(base_of(path)) is not None
+    is_file = file_of(base_of(path)) is not None
     save(drafter, target.name_or_path if is_file else path, Path(base_of(path)) / TEMPLATE, out, card)
     (out / LOG).write_text(
         json.dumps({"recipe": asdict(recipe), "losses": [round(x, 4) for x in losses]}) + "\n"

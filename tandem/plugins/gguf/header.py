@@ -112,8 +112,6 @@ def find_file(model: str) -> Path | None:
     return files[0]
 
 
-OLLAMA = "ollama:"
-"""Before the name of a model that Ollama has downloaded, such as llama3.2:1b."""
 _MODEL_LAYER = "application/vnd.ollama.image.model"
 
 

@@ -15,10 +15,10 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import BPE
 
-from tandem.engine import gguf
 from tandem.engine.template import any_of
 from tandem.engine.tokenizer import TokenizerInfo, byte_level_alphabet
 from tandem.errors import GenerationError, first_line
+from tandem.plugins.gguf.header import Header, check
 
 _log = logging.getLogger("tandem")
 _PREFIX = "tokenizer.ggml."
@@ -89,7 +89,7 @@ which isolates what it finds; "gpt-2" stands for GPT-2's. As llama.cpp has them 
 
 def load(file: Path) -> tuple[Tokenizer, TokenizerInfo]:
     """The tokenizer of a file, and what the file says of it. Raises GenerationError."""
-    header = gguf.check(file)
+    header = check(file)
     try:
         values = _read(header)
         kind = str(values.get("model", "none"))
@@ -128,7 +128,7 @@ def load(file: Path) -> tuple[Tokenizer, TokenizerInfo]:
 
 def split_texts(file: Path, tokenizer: Tokenizer) -> None:
     """Let a file's tokenizer, as transformers made it, split texts as the file says; warns where that is unknown."""
-    name = gguf.check(file).split
+    name = check(file).split
     if name in SPLITS:
         tokenizer.pre_tokenizer = make_pre_tokenizer(name)
     elif name is not None:
@@ -148,7 +148,7 @@ def make_pre_tokenizer(name: str) -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Sequence([*steps, spelled])
 
 
-def _read(header: gguf.Header) -> dict[str, Any]:
+def _read(header: Header) -> dict[str, Any]:
     """The header's values that concern the tokenizer, arrays as lists. Raises ValueError."""
     values = {
         key.removeprefix(_PREFIX).removeprefix("tokenizer."): value for key, value in header.values.items()
