@@ -222,8 +222,11 @@ class Listener:
         )
         try:
             for family, _, _, _, address in dict.fromkeys(addresses):
-                self._listeners.append(_listen(family, (address[0], self.port, *address[2:])))
-                self.port = self._listeners[-1].getsockname()[1]  # all addresses of a name share one
+                at = (address[0], self.port, *address[2:])
+                listener = socket.create_server(at, family=socket.AddressFamily(family), backlog=BACKLOG)
+                listener.setblocking(False)
+                self._listeners.append(listener)
+                self.port = listener.getsockname()[1]  # all addresses of a name share one
         except OSError:
             await self.close()
             raise
@@ -283,22 +286,6 @@ class Listener:
             connection.close()
         if error is not None and not isinstance(error, OSError):
             _log.error("A connection could not be accepted.", exc_info=error)
-
-
-def _listen(family: int, address: tuple[object, ...]) -> socket.socket:
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            with contextlib.suppress(AttributeError, OSError):
-                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        listener.bind(address)
-        listener.listen(BACKLOG)
-        listener.setblocking(False)
-    except BaseException:
-        listener.close()
-        raise
-    return listener
 
 
 # ---- Opening a connection to an actor that may be away for a while -----------------------------------------
@@ -401,11 +388,10 @@ class Dialler:
 
     def _result(self, task: asyncio.Task[Connection]) -> Connection | None:
         try:
-            return task.result()
+            with contextlib.suppress(OSError, TimeoutError):
+                return task.result()
         except ProtocolError as error:
             self._refuse(error)
-        except (OSError, TimeoutError):
-            pass
         return None
 
     def _refuse(self, error: ProtocolError) -> None:

@@ -20,7 +20,7 @@ from ray.exceptions import AuthenticationError, RayError
 
 from tandem.config.schema import Config
 from tandem.errors import ClusterError
-from tandem.plugins.ray import credentials, nodes
+from tandem.plugins.ray import nodes, registry
 from tandem.plugins.ray.nodes import NodeInfo
 from tandem.sites.port import Host
 
@@ -38,7 +38,7 @@ def start_node(role: str, *, join: str | None, config: Config) -> NodeInfo:
     Raises ClusterError, also where others could read or change what it sends.
     """
     for place in (config.link.host, (join or "").rpartition(":")[0]):
-        credentials.require_protection(place, config)
+        registry.require_protection(place, config)
     environment, limit_s = nodes.node_environment(), config.cluster.start_timeout_s
     os.environ.update({name: value for name, value in environment.items() if name.startswith("RAY_")})
     if join is not None:
@@ -66,8 +66,8 @@ def attached(address: str, config: Config) -> Iterator[None]:
     Raises ClusterError if the cluster cannot be reached or refuses the token.
     """
     was_attached = ray.is_initialized()
-    with credentials.kept_environment():
-        credentials.find_token(address)
+    with registry.kept_environment():
+        registry.find_token(address)
         attach(address, config)
         try:
             yield
@@ -129,7 +129,7 @@ def _ask_head(address: str) -> None:
 
     Raises ClusterError if it is missing or wrong.
     """
-    credentials.check_token_file()
+    registry.check_token_file()
     try:
         raylet: Any = importlib.import_module("ray._raylet")
         with contextlib.suppress(
@@ -146,15 +146,15 @@ def _ask_head(address: str) -> None:
 
 
 def _refusal(address: str) -> str:
-    source = credentials.describe_source()
+    source = registry.describe_source()
     if not source:
         return (
-            f"The cluster at {address} requires its token, and this process has none; set {credentials.TOKEN_PATH} to "
+            f"The cluster at {address} requires its token, and this process has none; set {registry.TOKEN_PATH} to "
             "the file that `tandem up` named when it started the cluster."
         )
-    recorded = credentials.recorded_token(address)
-    remedy = f"set {credentials.TOKEN_PATH} to the file that `tandem up` named when it started the cluster"
-    if recorded and recorded != os.environ.get(credentials.TOKEN):
+    recorded = registry.recorded_token(address)
+    remedy = f"set {registry.TOKEN_PATH} to the file that `tandem up` named when it started the cluster"
+    if recorded and recorded != os.environ.get(registry.TOKEN):
         remedy = f"unset {source.partition('=')[0]} to use the token that `tandem up` recorded here"
     return f"The cluster at {address} does not accept the token of this process ({source}); {remedy}."
 

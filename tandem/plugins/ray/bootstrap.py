@@ -21,13 +21,18 @@ from ray.exceptions import RayActorError, RayError
 from tandem.actors.base import Runtime
 from tandem.config.schema import Config
 from tandem.errors import CallError, ClusterError, TandemError
-from tandem.plugins.ray import credentials, nodes
+from tandem.plugins.ray import nodes, registry
 from tandem.plugins.ray.attach import attach, attached, wait_for_roles
-from tandem.plugins.ray.handles import NODE_ENDED, RayActors, is_node_there
 from tandem.plugins.ray.launch import PartyLost, close_actors, create_party, find_party, runtime_for
 from tandem.plugins.ray.nodes import NodeInfo
-from tandem.plugins.ray.registry import find_address
-from tandem.plugins.ray.table import collect_status, explain_loss, is_supervised
+from tandem.plugins.ray.table import (
+    NODE_ENDED,
+    RayActors,
+    collect_status,
+    explain_loss,
+    is_node_there,
+    is_supervised,
+)
 from tandem.sites.port import ActorClasses, Deployment, Host, Progress, SitePort
 from tandem.sites.startup import check_files, compare, connect_parties, describe, note_pairing, start_together
 
@@ -114,7 +119,7 @@ def launch(
     host = config.link.host or hosts[config.topology.dialled[0]].address or "127.0.0.1"
     runtime = runtime_for(config, secrets.token_bytes(32), host)
     cluster = Cluster(socket_folder=runtime.directory)
-    cluster.undo.enter_context(credentials.kept_environment(environment))
+    cluster.undo.enter_context(registry.kept_environment(environment))
     cluster.undo.callback(shutil.rmtree, runtime.directory, ignore_errors=True)
     cluster.undo.callback(cluster.stop_nodes)
     cluster.undo.callback(ray.shutdown)
@@ -131,7 +136,7 @@ def launch(
 def connect(address: str | None, config: Config, progress: Progress) -> Cluster:
     """Meet the parties of a running cluster; see `Tandem.connect`. Raises ClusterError."""
     config.require_cluster("Tandem.connect")
-    address = find_address(address, config, progress)
+    address = registry.find_address(address, config, progress)
     cluster = Cluster()
     with ExitStack() as on_failure:
         on_failure.callback(cluster.abandon)

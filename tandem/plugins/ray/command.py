@@ -65,7 +65,7 @@ def up(
     """
     if token_file is not None and join is None:
         raise BadParameter("`tandem up --token-file` needs --join ADDRESS.")
-    from tandem.plugins.ray import credentials, registry
+    from tandem.plugins.ray import registry
 
     log = StageLog()
     config = settings.load(log, *([] if runtime is None else [f"cluster.runtime={runtime}"]))
@@ -79,7 +79,7 @@ def up(
             node = _repair(node, join, config, log, node_only=node_only)
         if node is None:
             join = join or _find_other(party, config, log)
-            token = credentials.require_token(join, token_file) if join else credentials.create_token()
+            token = registry.require_token(join, token_file) if join else registry.create_token()
             node = _start(party, join, config, token, log, node_only=node_only)
     emit(f"The {party} node is up at {node.address}.")
     if node_only:
@@ -108,7 +108,7 @@ def _repair(
     Raises ClusterError if the node misses nothing.
     """
     from tandem.config.schema import start_settings
-    from tandem.plugins.ray import attach, credentials, nodes, registry, supervisor
+    from tandem.plugins.ray import attach, nodes, registry, supervisor
     from tandem.sites.startup import check_files
 
     loss = None if node_only else _find_loss(node, join, config)
@@ -124,7 +124,7 @@ def _repair(
         return None
     log(f"party: replacing the {node.party}'s actors")
     check_files(config, (node.party,), log)
-    credentials.find_token(node.address)
+    registry.find_token(node.address)
     attach.attach(node.address, config)
     supervisor.start_party(node.party, config, log)
     log(f"party: {node.party} is ready")

@@ -22,8 +22,16 @@ from tandem.config.schema import Config
 from tandem.errors import ClusterError, TandemError
 from tandem.plugins.ray import nodes
 from tandem.plugins.ray.attach import attached
-from tandem.plugins.ray.handles import RayActor, RayActors, find_actor, kill_actors, process_name
-from tandem.plugins.ray.table import explain_party, is_supervised, read_actors
+from tandem.plugins.ray.table import (
+    RayActor,
+    RayActors,
+    explain_party,
+    find_actor,
+    is_supervised,
+    kill_actors,
+    process_name,
+    read_actors,
+)
 from tandem.protocol.routes import ROLES, ActorKind
 from tandem.sites.port import ActorClasses
 from tandem.sites.startup import ACTOR_CLASSES

@@ -39,6 +39,7 @@ _SOCKETS = f"tandem-{os.getuid()}-"
 FRESH_S = 60.0
 """A folder for sockets younger than this may belong to a cluster that is just starting."""
 STOP_LIMIT_S = 5.0
+PROBE_S = 0.5
 MAX_HEALTH_FAILURES = "20"
 """Ray's head asks each node every 3 s whether it lives, and gives it up for good after 5 failures: where connections
 are refused, a cut of 10 s was enough. 20 last a minute, as long as a node waits for its head."""
@@ -215,7 +216,7 @@ def is_listening(address: str) -> bool:
     host, _, port = address.rpartition(":")
     with (
         contextlib.suppress(OSError, ValueError, OverflowError),
-        socket.create_connection((host, int(port)), 0.5),
+        socket.create_connection((host, int(port)), PROBE_S),
     ):
         return True
     return False
@@ -231,14 +232,15 @@ def remove_dead_socket_folders() -> None:
     for folder in Path(tempfile.gettempdir()).glob(f"{_SOCKETS}*"):
         with contextlib.suppress(OSError):
             is_old = time.time() - folder.stat().st_mtime > FRESH_S
-            if is_old and not any(_answers(path) for path in folder.iterdir()):
+            if is_old and not any(answers(str(path), PROBE_S) for path in folder.iterdir()):
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _answers(path: Path) -> bool:
+def answers(path: str, limit_s: float | None = None) -> bool:
+    """Whether something listens at a Unix-domain socket. limit_s: for the connection; None: no limit."""
     with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
-        probe.settimeout(0.5)
-        probe.connect(str(path))
+        probe.settimeout(limit_s)
+        probe.connect(path)
         return True
     return False
 

@@ -28,9 +28,17 @@ from tandem.actors.base import Runtime
 from tandem.config.schema import Config
 from tandem.errors import ClusterError, TandemError
 from tandem.plugins.ray.attach import wait_for_roles
-from tandem.plugins.ray.handles import RayActor, RayActors, find_actor, kill_actors
 from tandem.plugins.ray.launch import ANSWER_S, create_party, find_party, options_of, party_nodes, runtime_for
-from tandem.plugins.ray.table import SUPERVISOR, explain_party, read_actors, running_actors
+from tandem.plugins.ray.table import (
+    SUPERVISOR,
+    RayActor,
+    RayActors,
+    explain_party,
+    find_actor,
+    kill_actors,
+    read_actors,
+    running_actors,
+)
 from tandem.protocol.routes import ROLES
 from tandem.sites.port import Progress
 from tandem.sites.startup import connect_parties, join_actors, start_actors
