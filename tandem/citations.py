@@ -141,7 +141,6 @@ def _span(run: Sequence[Word]) -> Span:
 
 
 def _is_apart(word: Word, later: Word, borders: Sequence[int]) -> bool:
-    """Whether a sentence ends between two words."""
     return bisect_right(borders, word.end) < bisect_right(borders, later.start)
 
 

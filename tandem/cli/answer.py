@@ -68,7 +68,6 @@ def cited_lines(answer: Answer) -> list[str]:
 
 
 def _numbers(spans: Sequence[Span]) -> dict[int, int]:
-    """Numbers of documents from 1 on, in the order in which they are cited."""
     documents = dict.fromkeys(span.document for span in spans)
     return {document: number for number, document in enumerate(documents, 1)}
 
@@ -103,7 +102,6 @@ class CitedText(PlainText):
         return "".join(event.text for event in self._events if isinstance(event, TokenEvent))
 
     def _show(self, whole: str, end: int) -> None:
-        """Write up to this character."""
         if end > self._num_shown:
             self.has_begun = True
             emit(mark(whole, find_spans(cited_tokens(self._events)), self._num_shown, end), end="")
@@ -229,7 +227,6 @@ class Transcript:
         yield "seed", str(self.answer.seed)
 
     def _degraded(self, step: int) -> str:
-        """A line on who answered without whom from a step on."""
         if self._placement != SERVER:
             who, missing = "the device", "the cloud"
         elif (alone := self.answer.tokens[step].aggregator) == SERVER:
@@ -248,7 +245,6 @@ class Transcript:
         return f"device {device}, cloud {_share(statistics.num_cloud_accepted, count)}"
 
     def _verdicts(self) -> str:
-        """A line on how often each party decided."""
         tokens = self.answer.tokens
         if self._placement == "mirror":
             num_solo = sum(event.is_alone for event in tokens)

@@ -173,7 +173,6 @@ def toy_problem(config: Config) -> tuple[str, str] | None:
 
 
 def _progress_of(questions: Sequence[str]) -> BatchProgress | None:
-    """A count on stderr, where it is a terminal that the answers do not go to."""
     if not sys.stderr.isatty() or sys.stdout.isatty():
         return None
     width = len(str(len(questions)))
@@ -201,7 +200,6 @@ def _print_items(items: Iterable[BatchItem], *, as_json: bool, is_quiet: bool, c
 
 
 def _in_order(items: Iterable[BatchItem]) -> Iterator[BatchItem]:
-    """Items by their index, each as soon as all before it are there."""
     waiting: dict[int, BatchItem] = {}
     position = 0
     for item in items:

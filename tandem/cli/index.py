@@ -176,7 +176,6 @@ def _build(
 
 
 def _watch(config: Config, party: Party, folder: Path, embedder: TextEmbedder, log: StageLog) -> int:
-    """Follow the folders of the index until Ctrl-C. Raises RetrievalError."""
     logger = logging.getLogger("tandem")
     logger.setLevel(logging.INFO)
     logger.addHandler(handler := _WatchLog(log))
@@ -253,7 +252,6 @@ def _print_report(report: BuildReport, party: Party, out: Path, *, is_in_setting
 
 
 def _check_store(config: Config, party: Party) -> None:
-    """Raises ConfigError if there is no store to fill."""
     kind = config.party(party).kv_store
     if kind != "disk":
         raise ConfigError(
@@ -263,7 +261,6 @@ def _check_store(config: Config, party: Party) -> None:
 
 
 def _compute_caches(config: Config, party: Party, log: StageLog) -> PrecomputeReport:
-    """Compute the caches of all chunks in the party's index. Raises TandemError."""
     from tandem.actors.loading import load_engine, open_disk_store
     from tandem.engine.engine import precompute
     from tandem.retrieval import Index

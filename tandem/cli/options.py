@@ -47,7 +47,6 @@ def new_app(root: Callable[..., None]) -> typer.Typer:
 
 
 def _print_version(is_asked: bool) -> None:
-    """Print the version."""
     if is_asked:
         emit(f"tandem {__version__}")
         raise typer.Exit
@@ -411,7 +410,6 @@ def _setting_options(names: Iterable[str]) -> Iterator[SettingOption]:
 
 
 def _option_of(setting: Setting) -> Any:
-    """The type of the parameter that sets it."""
     is_list = setting.type is tuple
     default = f"{setting.default:g}" if isinstance(setting.default, int | float) else setting.default
     more = "; may be repeated" if is_list else f" (default: {default})" if default != "" else ""

@@ -70,7 +70,6 @@ def _pace_ms(party: str, state: dict[str, Any]) -> float | None:
 
 
 def _watched(party: str, state: dict[str, Any]) -> str:
-    """When the files of its index were last looked at, if the index follows them."""
     look_s = next((extra["watched_s"] for extra in _extras(party, state) if "watched_s" in extra), None)
     if look_s is None:
         return ""
@@ -82,7 +81,6 @@ def _extras(party: str, state: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _loaded(described: dict[str, Any], pace_ms: float | None) -> str:
-    """The model, whether it passed the engine's self-check, and the index, as far as they are known."""
     model = f"model {describe_model(described['model'])}" if "model" in described else "model unknown"
     if "engine" in described:
         pace = "" if pace_ms is None else f", {pace_ms:.0f} ms per token"

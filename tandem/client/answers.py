@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import is_dataclass
 from typing import Any
+
+from pydantic_core import to_jsonable_python
 
 from tandem import __version__
 from tandem.citations import Span
@@ -129,17 +129,7 @@ def new_seed() -> int:
 
 def to_plain(value: Any) -> Any:
     """A value as JSON holds it, a dataclass as an object: what was not measured (nan) or has no bound (inf) is null."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if value is None or isinstance(value, str | int):
-        return value
-    if isinstance(value, dict):
-        return {str(key): to_plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [to_plain(item) for item in value]
-    if is_dataclass(value):
-        return {field: to_plain(getattr(value, field)) for field in value.__dataclass_fields__}
-    return value
+    return to_jsonable_python(value, inf_nan_mode="null")
 
 
 def _acceptance(answer: Answer) -> dict[str, float]:

@@ -7,7 +7,7 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -67,7 +67,8 @@ class Asker:
             spec = await self.fit(spec)
             await self._check_filter(spec)
             # Not awaited: the events will tell how it went.
-            opening = asyncio.ensure_future(self._sites[spec.home].open(spec.as_for(spec.home).to_json()))
+            call = self._sites[spec.home].call
+            opening = asyncio.ensure_future(call("draft_queue", "open", spec.as_for(spec.home).to_json()))
             opening.add_done_callback(lambda done: done.cancelled() or done.exception())
             await asyncio.sleep(0)  # it is under way before the first call for events
             async with contextlib.aclosing(self._events(spec, limit_s, at_once, started_s)) as events:
@@ -89,7 +90,7 @@ class Asker:
 
             site = next(iter(self._sites.values()))
             try:
-                self._tokenizer = Tokenizer.from_str(await site.tokenizer_json())
+                self._tokenizer = Tokenizer.from_str(await site.call("decoder", "tokenizer_json"))
             except CallError as error:
                 raise QueryError(
                     await asyncio.to_thread(self._explain_loss, error), code=error.code
@@ -110,22 +111,24 @@ class Asker:
         room = spec.sampling.max_new_tokens
         # A lost decoder is told of by who opens the query.
         with contextlib.suppress(CallError):
-            room = min(room, await self._sites[spec.home].answer_room(spec.to_json(), shortest))
+            home = self._sites[spec.home]
+            room = min(room, await home.call("decoder", "answer_room", spec.to_json(), shortest))
         return replace(spec, sampling=replace(spec.sampling, max_new_tokens=room))
 
     async def _check_filter(self, spec: SessionSpec) -> None:
         """Raise QueryError where the home's documents have no such metadata: no peer is to know that."""
         number, filter = spec.num_documents(spec.home), spec.filter(spec.home)
         if number and filter:
-            refusal = await self._sites[spec.home].find_refusal(spec.query, number, filter)
-            if refusal:
+            home = self._sites[spec.home]
+            if refusal := await home.call("retriever", "find_refusal", spec.query, number, filter):
                 sentence, code, option = refusal
                 raise QueryError(sentence, code=Code(code), option=option or None)
 
     async def _give_up(self, spec: SessionSpec) -> None:
         """Cancel a query, without waiting long for a party that is lost."""
         with contextlib.suppress(TandemError, TimeoutError):
-            await asyncio.wait_for(self._sites[spec.home].cancel(spec.session), RPC_GRACE_S)
+            call = self._sites[spec.home].call("draft_queue", "cancel", spec.session)
+            await asyncio.wait_for(call, RPC_GRACE_S)
 
     async def _events(
         self, spec: SessionSpec, limit_s: float, at_once: bool, started_s: float
@@ -138,11 +141,10 @@ class Asker:
         try:
             while True:
                 left_s = deadline_s - time.monotonic()
-                call = site.events(spec.session, position, min(EVENTS_WAIT_S, left_s), at_once)
-                async with asyncio.timeout(
-                    left_s + RPC_GRACE_S
-                ):  # `wait_for` would take a task for each call
-                    events = await call
+                wait_s = min(EVENTS_WAIT_S, left_s)
+                # `wait_for` would take a task for each call
+                async with asyncio.timeout(left_s + RPC_GRACE_S):
+                    events = await site.call("draft_queue", "events", spec.session, position, wait_s, at_once)
                 position += len(events)
                 is_done = any(isinstance(event, DoneEvent) for event in events)
                 if is_done and sources:
@@ -174,7 +176,8 @@ class Asker:
     async def _sources(self, party: str, spec: SessionSpec, limit_s: float) -> SourcesEvent | None:
         event: SourcesEvent | None = None
         with contextlib.suppress(TandemError):  # the answer can go on without this party
-            event = await self._sites[spec.home].sources(spec.session, limit_s, party)
+            home = self._sites[spec.home]
+            event = await home.call("draft_queue", "sources", spec.session, limit_s, party)
         if event is None or party != spec.home:
             return event
         with contextlib.suppress(TandemError):
@@ -242,35 +245,26 @@ async def answer_all(
     progress: BatchProgress | None = None,
 ) -> AsyncGenerator[BatchItem, None]:
     """An item per question as it finishes; leaving early cancels those that are open, and none is asked any more."""
-    waiting = iter(enumerate(questions))  # shared by all workers
-    finished: asyncio.Queue[BatchItem] = asyncio.Queue()
-    workers = [
-        asyncio.create_task(_work(waiting, ask, finished)) for _ in range(min(concurrency, len(questions)))
-    ]
+    places = asyncio.Semaphore(concurrency)
+
+    async def answer(index: int, question: str) -> BatchItem:
+        async with places:
+            try:
+                return BatchItem(index=index, question=question, answer=await ask(question))
+            except Exception as error:  # it does not keep the others from being asked
+                return BatchItem(index=index, question=question, error=error)
+
+    tasks = [asyncio.create_task(answer(index, question)) for index, question in enumerate(questions)]
     try:
-        for num_finished in range(1, len(questions) + 1):
-            item = await finished.get()
+        for num_finished, done in enumerate(asyncio.as_completed(tasks), 1):
+            item = await done
             if progress is not None:
                 progress(num_finished, len(questions))
             yield item
     finally:
-        for worker in workers:
-            worker.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
-
-
-async def _work(
-    waiting: Iterator[tuple[int, str]],
-    ask: Callable[[str], Awaitable[Answer]],
-    finished: asyncio.Queue[BatchItem],
-) -> None:
-    """Ask one question after the other; one that fails does not keep the others from being asked."""
-    for index, question in waiting:
-        try:
-            item = BatchItem(index=index, question=question, answer=await ask(question))
-        except Exception as error:
-            item = BatchItem(index=index, question=question, error=error)
-        finished.put_nowait(item)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 # ---- lists of questions: one per line, or JSON lines with the field "question" ----------------------------------

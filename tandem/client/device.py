@@ -183,7 +183,6 @@ class RunningDevice:
 
 
 def _connect(folder: Path) -> socket.socket:
-    """Raises OSError where nobody listens."""
     connection = socket.socket(socket.AF_UNIX)
     try:
         with shorten(str(folder / SOCKET)) as path:
@@ -225,7 +224,6 @@ def _options_of(config: Config) -> dict[str, Any]:
 
 
 def _read_events(response: HTTPResponse) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The name and the data of each server-sent event."""
     name = ""
     for line in response:
         field, _, value = line.decode().rstrip("\n").partition(": ")

@@ -117,7 +117,6 @@ def _write_filter(metadata: Mapping[str, Any]) -> str:
 
 
 def _write_grammar(grammar: Mapping[str, Any]) -> str:
-    """A grammar as it travels, which is JSON."""
     ((kind, rules),) = grammar.items() if len(grammar) == 1 else (("", None),)
     is_text = kind in GRAMMARS and isinstance(rules, str) and rules
     if not (isinstance(rules, Mapping) if kind == "json_schema" else is_text):
@@ -295,7 +294,6 @@ def notes_on(spec: SessionSpec, options: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _configure(config: Config, options: Mapping[str, Any]) -> Config:
-    """The settings, with those of one query."""
     parties: dict[str, Any] = {
         party: change(config.party(party), {"num_documents": count})
         for party, count in _counts(config, options.get("num_documents")).items()

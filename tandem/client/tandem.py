@@ -224,7 +224,6 @@ class Tandem:
     # ---- private ---------------------------------------------------------------------------------------------
 
     def _ask(self, spec: SessionSpec, options: QueryOptions, at_once: bool) -> AsyncGenerator[Event, None]:
-        """Events of a query, all at its end or as they happen."""
         limit_s = options.get("timeout_s") or self.config.cluster.query_timeout_s
         return self._asker.ask(spec, limit_s, at_once=at_once, notes=notes_on(spec, options))
 
@@ -255,7 +254,6 @@ class Tandem:
                 self._run(stream.aclose())
 
     def _run(self, work: Any) -> Any:
-        """Run an awaitable on this object's own event loop."""
         return self._deployment.loop.run(_awaited(work))
 
 

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
 import json
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
-from itertools import pairwise
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin
 
 from pydantic import (
@@ -28,9 +23,15 @@ from pydantic.fields import FieldInfo
 from tandem import plugins
 from tandem.errors import ConfigError, nearest
 
-STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, ser_json_inf_nan="constants")
+STRICT = ConfigDict(
+    extra="forbid",
+    strict=True,
+    allow_inf_nan=False,
+    ser_json_inf_nan="constants",
+    use_attribute_docstrings=True,
+)
 """A value must have its type ("1" is no number), be finite unless its field says otherwise, and belong to a field that
-exists."""
+exists, whose meaning is the text below it."""
 
 S = TypeVar("S", bound="Settings")
 
@@ -143,9 +144,9 @@ class Setting(NamedTuple):
 
     @property
     def meaning(self) -> str:
-        """The meaning, with the unit: the text below the field."""
-        owner = next(each for each in self.group.__mro__ if self.name in each.__annotations__)
-        return _meanings(owner.__module__).get((owner.__name__, self.name), "")
+        """The meaning, with the unit: the text below the field; nothing without its source."""
+        owner: Any = next(each for each in self.group.__mro__ if self.name in each.__annotations__)
+        return " ".join((owner.__pydantic_fields__[self.name].description or "").split())
 
     @property
     def default(self) -> Any:
@@ -167,23 +168,6 @@ def settings_of(group: type[Settings]) -> tuple[Setting, ...]:
     """The fields of a group, in order of declaration."""
     fields: dict[str, FieldInfo] = group.__pydantic_fields__  # type: ignore[attr-defined]
     return tuple(Setting(name, info, group) for name, info in fields.items())
-
-
-@cache
-def _meanings(module: str) -> dict[tuple[str, str], str]:
-    """The text below each field of the classes of a module, by class and field; nothing without its source."""
-    try:
-        source = inspect.getsource(sys.modules[module])
-    except OSError:
-        return {}
-    return {
-        (group.name, field.target.id): " ".join(str(text.value.value).split())
-        for group in ast.parse(source).body
-        if isinstance(group, ast.ClassDef)
-        for field, text in pairwise(group.body)
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
-    }
 
 
 def change(group: S, changes: Mapping[str, Any], section: str = "") -> S:

@@ -284,7 +284,6 @@ def _outline(text: str, max_chars: int) -> Outline:
 
 
 def _tables(text: str, max_chars: int) -> list[Table]:
-    """Every table of at least two rows, in their order."""
     tables: list[Table] = []
     lines: list[str] = []
     end = 0

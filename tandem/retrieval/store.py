@@ -185,7 +185,6 @@ def connect(path: Path) -> Connection:
 
 
 def _code(error: Exception) -> int | None:
-    """SQLite's error code without its details; None for an error that is not SQLite's own."""
     code = getattr(error, "sqlite_errorcode", None)
     return None if code is None else code & 0xFF
 
@@ -642,7 +641,6 @@ class Writer:
     def _write_facts(
         self, before: Mapping[tuple[str, str], list[int]], after: Mapping[tuple[str, str], list[int]]
     ) -> None:
-        """Takes rows out of the facts that they had, and adds them to those that they have."""
         for fact in {*before, *after}:
             row = self.database.execute("SELECT rows FROM facts WHERE key = ? AND value = ?", fact).fetchone()
             rows = np.frombuffer(row[0] if row else b"", _ROW)

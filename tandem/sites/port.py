@@ -17,7 +17,6 @@ from typing import Any, Literal, Protocol, TypeVar
 from tandem.actors.base import ActorStatistics, SiteActor
 from tandem.config.schema import Config
 from tandem.errors import CallError
-from tandem.events import Event, SourcesEvent
 from tandem.protocol.routes import ActorKind
 from tandem.topology import as_party
 
@@ -38,24 +37,7 @@ class SitePort(ABC):
 
     @abstractmethod
     async def call(self, role: str, method: str, *arguments: Any) -> Any:
-        """What a method of one of the site's actors returns; the other methods here call this one."""
-
-    async def open(self, spec: str) -> None:
-        """Start a query whose client is here. spec: a SessionSpec as JSON."""
-        await self.call("draft_queue", "open", spec)
-
-    async def events(self, session: int, after: int, wait_s: float, at_once: bool) -> list[Event]:
-        """The events of a query from position `after` on; see `DraftQueueActor.events`."""
-        return list(await self.call("draft_queue", "events", session, after, wait_s, at_once))
-
-    async def sources(self, session: int, wait_s: float, party: str) -> SourcesEvent | None:
-        """Opaque ids of a party's documents, once they are prefilled; None if they never were."""
-        event: SourcesEvent | None = await self.call("draft_queue", "sources", session, wait_s, party)
-        return event
-
-    async def cancel(self, session: int) -> None:
-        """Cancel a query."""
-        await self.call("draft_queue", "cancel", session)
+        """What a method of one of the site's actors returns, such as those of `DraftQueueActor` for a query."""
 
     async def passages(self, ids: list[str]) -> list[dict[str, Any]]:
         """Title, text, page and metadata of this party's documents that were found; empty for one that is forgotten."""
@@ -64,18 +46,6 @@ class SitePort(ABC):
     async def embed(self, texts: list[str]) -> list[list[float]]:
         """Unit vectors of texts."""
         return list(await self.call("retriever", "embed", texts))
-
-    async def find_refusal(self, query: str, num_documents: int, filter: str) -> list[str]:
-        """Why a search of this party's documents would fail; see `RetrieverActor.find_refusal`."""
-        return list(await self.call("retriever", "find_refusal", query, num_documents, filter))
-
-    async def tokenizer_json(self) -> str:
-        """The tokenizer of this party's model."""
-        return str(await self.call("decoder", "tokenizer_json"))
-
-    async def answer_room(self, spec: str, context: int) -> int:
-        """Tokens that the answer to a question may have in a context of so many tokens. spec: as JSON."""
-        return int(await self.call("decoder", "answer_room", spec, context))
 
 
 class ActorPort(Protocol):

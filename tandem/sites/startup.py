@@ -182,7 +182,6 @@ def _prepare(actors: Actors) -> Mapping[str, asyncio.Future[dict[str, Any]]]:
 
 
 async def _give_tokenizer(actors: Actors) -> None:
-    """Have the draft queue turn tokens into text as its decoder does."""
     await actors["draft_queue"].call("set_detokenizer", await actors["decoder"].call("detokenizer"))
 
 
@@ -232,7 +231,6 @@ def _fit(key: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def _versions(description: Mapping[str, Any]) -> tuple[int, int]:
-    """The oldest and the newest version of the protocol that a party speaks."""
     newest = description.get("protocol_version") or 0
     return description.get("oldest_version") or newest, newest
 

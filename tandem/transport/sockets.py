@@ -362,7 +362,6 @@ class Dialler:
                     late.abort()
 
     def _pause_s(self) -> float:
-        """The pause from the beginning of the latest attempt to that of the next one."""
         unawaited_s = RETRY_S * 2.0 ** min(self._num_unawaited - 1, 10)
         hanging_s = RETRY_S * 2.0 ** len(self._attempts)
         return max(min(unawaited_s, MAX_RETRY_S), min(hanging_s, MAX_HANGING_S))

@@ -123,7 +123,6 @@ def _find_cached(
 
 
 def _measure(party: Party, config: Config, log: StageLog, runs: int | None, limit: int | None) -> Result:
-    """Measures and keeps a profile. Raises TandemError."""
     from tandem.actors.loading import load_engine
     from tandem.client.request import spec_of
     from tandem.codecs import codec_of
@@ -197,7 +196,6 @@ def _print(party: Party, result: Result) -> None:
 
 
 def _summary(line: DecodeLine) -> str:
-    """The line that was fitted, in words."""
     start_ms, more_ms = line.predict(line.start) * 1e3, line.slope * 1e6
     return f"{start_ms:.2f} ms per token after a prompt of {line.start:.0f} tokens, {more_ms:+.2f} ms per 1000 more"
 

@@ -125,7 +125,6 @@ def _tokenizer(engine: Engine) -> Tokenizer:
 
 
 def _measure_prompt(engine: Engine, documents: Sequence[str], max_new: int) -> tuple[int, int]:
-    """Length of the longest row, in tokens, and number of rows."""
     opened = engine.open("profile", QUERY, documents, max_new)
     engine.close("profile")
     return max(map(len, opened.document_tokens)) + len(opened.query_tokens), opened.num_rows

@@ -90,7 +90,6 @@ def up(
 
 
 def _find_other(party: str, config: Config, log: StageLog) -> str | None:
-    """The address of another party's cluster, if one runs on this machine."""
     from tandem.plugins.ray import nodes, registry
 
     for other in registry.running_nodes():
@@ -177,7 +176,6 @@ def _start(
 
 
 def _print_hints(node: NodeInfo, config: Config, config_file: str | None) -> None:
-    """Print the commands to type next, here and on the other machines."""
     from tandem.plugins.ray import launch
     from tandem.plugins.ray.registry import token_file
 
@@ -234,7 +232,6 @@ def down() -> int:
 
 
 def _stop(node: NodeInfo) -> None:
-    """Stop a node by its recorded process, and forget it."""
     from tandem.plugins.ray import attach, registry
 
     attach.stop_node(node)
@@ -253,5 +250,4 @@ def this_command() -> str:
 
 
 def _from_here(path: Path) -> str:
-    """A path as short as it can be written in the current folder."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

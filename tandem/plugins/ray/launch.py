@@ -152,7 +152,6 @@ def options_of(party: str, roles: Sequence[str], config: Config, *, is_detached:
 
 
 def _create(party: str, classes: Mapping[str, type[Any]], runtime: Runtime, is_detached: bool) -> RayActors:
-    """One process with these actors, by role."""
     options = options_of(party, list(classes), runtime.config, is_detached=is_detached)
     options |= {"max_concurrency": MAX_CONCURRENCY, "max_task_retries": 0}
     runtime = replace(runtime, config=runtime.config.seen_by(party))

@@ -246,7 +246,6 @@ def answers(path: str, limit_s: float | None = None) -> bool:
 
 
 def _ray_program(before: Sequence[str]) -> list[str]:
-    """Ray's command; before: Python that runs first."""
     beside = Path(sysconfig.get_path("scripts")) / "ray"
     if beside.exists() and not before:
         return [str(beside)]

@@ -263,7 +263,6 @@ def _is_configured() -> bool:
 
 
 def _use_default_file() -> bool:
-    """Use Ray's own token file, if there is one."""
     default = Path.home() / ".ray" / "auth_token"
     if default.is_file():
         os.environ[MODE], os.environ[TOKEN_PATH] = "token", str(default)

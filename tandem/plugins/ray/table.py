@@ -307,7 +307,6 @@ def _parse(row: Any, messages: Any, name: str) -> ActorState:
 
 
 def _reason(cause: Any) -> str:
-    """Ray's reason for a death in a few words."""
     context = cause.WhichOneof("context") or ""
     text = str(getattr(getattr(cause, context, None), "error_message", "")) or context.replace("_", " ")
     first = text.replace("`", "").partition(". ")[0].strip().rstrip(".")

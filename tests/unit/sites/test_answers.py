@@ -107,7 +107,7 @@ def test_nobody_but_the_worker_that_asks_has_the_events(owners: Tandem) -> None:
 
     async def events_at(party: str) -> list[Event]:
         site = owners.sites[party]
-        found: list[Event] = await site.events(answer.session, 0, 0.2, False)
+        found: list[Event] = await site.call("draft_queue", "events", answer.session, 0, 0.2, False)
         return found
 
     def count(party: str) -> int:
