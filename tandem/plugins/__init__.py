@@ -55,10 +55,10 @@ OWN: Mapping[Kind, Mapping[str, str]] = {
     "scorer": {"local": "tandem.plugins.embedders:CrossEncoderScorer.load"},
     "codec": {
         "top_p": "tandem.codecs.top_p:TopP",
-        "top_k": "tandem.plugins.papers.top_k:TopK",
-        "k_sqs": "tandem.plugins.papers.sqs:KSqs",
-        "c_sqs": "tandem.plugins.papers.sqs:CSqs",
-        "lattice": "tandem.plugins.papers.lattice:Lattice",
+        "top_k": "tandem.plugins.papers.codecs:TopK",
+        "k_sqs": "tandem.plugins.papers.codecs:KSqs",
+        "c_sqs": "tandem.plugins.papers.codecs:CSqs",
+        "lattice": "tandem.plugins.papers.codecs:Lattice",
     },
     "grammar": {"llguidance": "tandem.plugins.grammars.following:open_grammar"},
     "policy": {

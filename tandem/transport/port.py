@@ -162,20 +162,13 @@ class FrameSplitter:
         """More bytes of the stream."""
         self._buffer += received
 
-    def take(self) -> bytes | None:
-        """The next whole frame; ProtocolError where a length exceeds `max_frame_bytes`."""
-        return next(iter(self._take(1)), None)
-
-    def take_all(self) -> list[bytes]:
-        """All whole frames; ProtocolError where a length exceeds `max_frame_bytes`."""
-        return self._take(None)
-
     def feed(self, received: bytes) -> list[bytes]:
         """The frames that `received` completes; ProtocolError where a length exceeds `max_frame_bytes`."""
         self.append(received)
-        return self._take(None)
+        return self.take()
 
-    def _take(self, most: int | None) -> list[bytes]:
+    def take(self, most: int | None = None) -> list[bytes]:
+        """So many whole frames, or all; ProtocolError where a length exceeds `max_frame_bytes`."""
         frames: list[bytes] = []
         end = 0
         while len(frames) != most and (header := read_varint(self._buffer, end, _LENGTH_BITS)) is not None:

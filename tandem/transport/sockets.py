@@ -52,7 +52,9 @@ class Connection(asyncio.Protocol):
         self.name: str | None = None  # of the other end, once proven
         self.proven: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.transport: asyncio.Transport | None = None
-        self.client = ""  # where it comes from; empty within the node
+        self.client = ""  # where one comes from that was accepted; empty within the node
+        # of one that was accepted, until TLS has been agreed on, where there is a context
+        self.accepting: asyncio.Task[None] | None = None
         self._plane = plane
         self._handshake = handshake
         self._limit_s = limit_s
@@ -64,11 +66,13 @@ class Connection(asyncio.Protocol):
         """Begin the handshake; it has to end within the limit."""
         # uvloop's own classes are not derived from asyncio's
         self.transport = transport = cast(asyncio.Transport, transport)
+        if self.accepting is not None and self.accepting.cancelling():
+            transport.abort()
+            return
         handle = transport.get_extra_info("socket")
         if handle is not None and handle.family in (socket.AF_INET, socket.AF_INET6):
             _set_options(handle, dials=self.dials)
         self._deadline = asyncio.get_running_loop().call_later(self._limit_s, self.abort)
-        self.client = _client_at(transport.get_extra_info("peername"))
         self._plane.opened(self)
         try:
             self._write(self._handshake.begin(_certificate_of(transport)))
@@ -80,13 +84,13 @@ class Connection(asyncio.Protocol):
         num_bytes = len(data)
         try:
             self._splitter.append(data)
-            while self.name is None and (frame := self._splitter.take()) is not None:
-                frames, name = self._handshake.receive(frame)
-                self._write(frames)
+            while self.name is None and (frames := self._splitter.take(1)):
+                answers, name = self._handshake.receive(frames[0])
+                self._write(answers)
                 if name is not None:
                     self._prove(name)
                     num_bytes = self._splitter.num_buffered
-            frames = self._splitter.take_all() if self.name is not None else []
+            frames = self._splitter.take() if self.name is not None else []
         except ProtocolError as error:
             self.refuse(error)
             return
@@ -123,6 +127,8 @@ class Connection(asyncio.Protocol):
         """Drop the connection and what it still had to send."""
         if self.transport is not None:
             self.transport.abort()
+        elif self.accepting is not None:
+            self.accepting.cancel()
 
     def _resume(self) -> None:
         self._resuming = None
@@ -148,10 +154,6 @@ class Connection(asyncio.Protocol):
             self.proven.set_result(name)
 
 
-def _client_at(address: object) -> str:
-    return client_of(str(address[0])) if isinstance(address, tuple) else ""
-
-
 def _certificate_of(transport: asyncio.Transport) -> bytes | None:
     tls = transport.get_extra_info("ssl_object")
     return None if tls is None else tls.getpeercert(binary_form=True)
@@ -167,130 +169,10 @@ def _set_options(handle: socket.socket, *, dials: bool) -> None:
             handle.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-# ---- Accepting connections ---------------------------------------------------------------------------------
-
-
-_log = logging.getLogger("tandem")
-ACCEPT_RETRY_S = 0.1
-"""Pause where the system has no file descriptor left."""
-BACKLOG = 128
-MAX_UNPROVEN = 64
-"""Accepted connections in their handshake; where there are more, the oldest of the client with most of them goes."""
-
-
-class Listener:
-    """The socket at which an actor awaits others: a Unix-domain socket, a TCP port, or neither.
-
-    A connection gets its protocol once TLS, where there is a context, has been agreed on.
-    """
-
-    def __init__(
-        self,
-        new_protocol: Callable[[bool], asyncio.Protocol],
-        unix_path: str | None,
-        host: str | None,
-        port: int,
-        context: ssl.SSLContext | None,
-    ) -> None:
-        """new_protocol: of a connection, by whether it comes from another node."""
-        self.port = port  # after `start` the one it got
-        self.num_failed = 0  # connections that did not get through TLS
-        self._new_protocol = new_protocol
-        self._unix_path, self._host, self._context = unix_path, host, context
-        self._unix_server: asyncio.Server | None = None
-        self._shaking: dict[asyncio.Task[None], str] = {}  # and the client of each, oldest first
-        self._listeners: list[socket.socket] = []
-        self._accepting: list[asyncio.Task[None]] = []
-
-    @property
-    def num_shaking(self) -> int:
-        """Connections in the handshake of TLS."""
-        return len(self._shaking)
-
-    async def start(self, name: str) -> Endpoint:
-        """Listen; the address of the actor `name`. Raises OSError."""
-        loop = asyncio.get_running_loop()
-        if self._unix_path is not None:
-            listener = bind(self._unix_path)
-            self._unix_server = await loop.create_unix_server(
-                lambda: self._new_protocol(False), sock=listener
-            )
-        if self._host is None:
-            return Endpoint(name, self._unix_path)
-        addresses = await loop.getaddrinfo(
-            self._host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        try:
-            for family, _, _, _, address in dict.fromkeys(addresses):
-                at = (address[0], self.port, *address[2:])
-                listener = socket.create_server(at, family=socket.AddressFamily(family), backlog=BACKLOG)
-                listener.setblocking(False)
-                self._listeners.append(listener)
-                self.port = listener.getsockname()[1]  # all addresses of a name share one
-        except OSError:
-            await self.close()
-            raise
-        self._accepting = [loop.create_task(self._accept(listener)) for listener in self._listeners]
-        return Endpoint(name, self._unix_path, self._host, self.port)
-
-    async def close(self) -> None:
-        """Stop listening, and drop the connections that are in the handshake of TLS."""
-        if self._unix_server is not None:
-            self._unix_server.close()
-        tasks = [*self._accepting, *self._shaking]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for listener in self._listeners:
-            listener.close()
-        if self._unix_path is not None:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._unix_path)
-
-    async def _accept(self, listener: socket.socket) -> None:
-        loop, num_failed = asyncio.get_running_loop(), 0
-        while True:
-            try:
-                connection, address = await loop.sock_accept(listener)
-            except OSError as error:
-                num_failed += 1
-                if num_failed.bit_count() == 1:
-                    _log.warning(
-                        "No connection can be accepted now (%s), %d times so far.", error.strerror, num_failed
-                    )
-                await asyncio.sleep(ACCEPT_RETRY_S)
-                continue
-            task = loop.create_task(self._shake(connection))
-            self._shaking[task] = _client_at(address)
-            task.add_done_callback(partial(self._finish, connection))
-            # Where many come at once nothing waits here, so that without the end of the surplus none would end.
-            while len(self._shaking) > MAX_UNPROVEN:
-                surplus = find_surplus(self._shaking)
-                surplus.cancel()
-                await asyncio.wait([surplus])
-
-    async def _shake(self, connection: socket.socket) -> None:
-        await asyncio.get_running_loop().connect_accepted_socket(
-            lambda: self._new_protocol(True),
-            connection,
-            ssl=self._context,
-            ssl_handshake_timeout=DIAL_LIMIT_S if self._context else None,
-        )
-
-    def _finish(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
-        """Whoever did not get through is dropped and counted; a task may be cancelled before it has begun."""
-        del self._shaking[task]
-        error = None if task.cancelled() else task.exception()
-        if task.cancelled() or error is not None:
-            self.num_failed += 1
-            connection.close()
-        if error is not None and not isinstance(error, OSError):
-            _log.error("A connection could not be accepted.", exc_info=error)
-
-
 # ---- Opening a connection to an actor that may be away for a while -----------------------------------------
 
 
+_log = logging.getLogger("tandem")
 RETRY_S = 0.5
 """Between the beginnings of two attempts where the first has failed and somebody waits for the connection."""
 MAX_RETRY_S = 8.0
@@ -477,6 +359,11 @@ def bind(unix_path: str) -> socket.socket:
 # ---- All connections of an actor ---------------------------------------------------------------------------
 
 
+ACCEPT_RETRY_S = 0.1
+"""Pause where the system has no file descriptor left."""
+BACKLOG = 128
+MAX_UNPROVEN = 64
+"""Accepted connections in their handshakes; where there are more, the oldest of the client with most of them goes."""
 DIAL_LIMIT_S = 5.0
 """For one attempt: connection, TLS and proof. An end that connects has as long for each of its steps."""
 MAX_BUFFERED_BYTES = 1 << 20
@@ -518,16 +405,35 @@ class SocketPlane(DataPlane):
         self._new_handshake = handshake
         self._client_tls = client_tls
         self._max_bytes_per_s = max_bytes_per_s
-        path = None if directory is None else os.path.join(directory, owner.name.replace("/", "-"))
-        self._listener = Listener(partial(self._new_connection, dials=False), path, host, port, server_tls)
-        self._num_unproven = 0  # accepted connections that ended without a proof
+        self._path = None if directory is None else os.path.join(directory, owner.name.replace("/", "-"))
+        self._host, self._server_tls = host, server_tls
+        self.port = port  # after `start` the one it got
+        self._listeners: list[socket.socket] = []
+        self._accepting: list[asyncio.Task[None]] = []
+        self.num_turned_away = 0  # accepted connections that ended before the other end had proven who it is
         self._peers: dict[str, _Peer] = {}
         self._all: dict[Connection, None] = {}  # oldest first
         self._is_closed = False
 
     async def start(self) -> Endpoint:
-        """Listen on a Unix-domain socket and, where a host is given, on TCP."""
-        return await self._listener.start(self._owner.name)
+        """Listen on a Unix-domain socket and, where a host is given, on TCP. Raises OSError."""
+        try:
+            if self._path is not None:
+                self._listen(bind(self._path), crosses_sites=False)
+            if self._host is None:
+                return Endpoint(self._owner.name, self._path)
+            addresses = await asyncio.get_running_loop().getaddrinfo(
+                self._host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+            for family, _, _, _, address in dict.fromkeys(addresses):
+                at = (address[0], self.port, *address[2:])
+                listener = socket.create_server(at, family=socket.AddressFamily(family))
+                self.port = listener.getsockname()[1]  # all addresses of a name share one
+                self._listen(listener, crosses_sites=True)
+        except OSError:
+            await self._stop_listening()
+            raise
+        return Endpoint(self._owner.name, self._path, self._host, self.port)
 
     async def connect(self, endpoint: Endpoint) -> None:
         """Make an actor known and open a connection to it; retried until there is one.
@@ -567,11 +473,6 @@ class SocketPlane(DataPlane):
         return self._peer(name).newest
 
     @property
-    def port(self) -> int:
-        """The port at which it listens, once it has started."""
-        return self._listener.port
-
-    @property
     def connected_names(self) -> tuple[str, ...]:
         """The actors to which there is a proven connection."""
         return tuple(name for name, peer in self._peers.items() if peer.newest is not None)
@@ -584,12 +485,7 @@ class SocketPlane(DataPlane):
     @property
     def num_connections(self) -> int:
         """Open connections, proven or not."""
-        return len(self._all) + self._listener.num_shaking
-
-    @property
-    def num_turned_away(self) -> int:
-        """Accepted connections that ended before the other end had proven who it is."""
-        return self._num_unproven + self._listener.num_failed
+        return len(self._all)
 
     def renew(self, to: str) -> None:
         """Open another connection to a known actor; where that is in progress, hurry."""
@@ -607,7 +503,7 @@ class SocketPlane(DataPlane):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._listener.close()
+        await self._stop_listening()
         for connection in list(self._all):
             connection.abort()
         await asyncio.sleep(0)
@@ -617,11 +513,6 @@ class SocketPlane(DataPlane):
     def opened(self, connection: Connection) -> None:
         """There is a connection; the other end is still unknown."""
         self._all[connection] = None
-        unproven = {other: other.client for other in self._all if other.name is None and not other.dials}
-        if len(unproven) > MAX_UNPROVEN:
-            surplus = find_surplus(unproven)
-            del self._all[surplus]
-            surplus.abort()
 
     def proven(self, connection: Connection, name: str) -> None:
         """A connection may carry frames; it replaces an older one to the same actor."""
@@ -649,9 +540,11 @@ class SocketPlane(DataPlane):
 
     def disconnected(self, connection: Connection) -> None:
         """A connection broke; a known actor is dialled again."""
-        self._all.pop(connection, None)
+        if connection not in self._all:  # it had to go
+            return
+        del self._all[connection]
         if connection.name is None:
-            self._num_unproven += not connection.dials
+            self.num_turned_away += not connection.dials
             return
         peer = self._peer(connection.name)
         peer.dialled = None if peer.dialled is connection else peer.dialled
@@ -672,6 +565,61 @@ class SocketPlane(DataPlane):
             dialler = Dialler(self._owner.name, name, lambda: self._attempt(name))
             self._peers[name] = _Peer(dialler, bucket)
         return self._peers[name]
+
+    def _listen(self, listener: socket.socket, *, crosses_sites: bool) -> None:
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+        self._listeners.append(listener)
+        self._accepting.append(asyncio.create_task(self._accept(listener, crosses_sites)))
+
+    async def _accept(self, listener: socket.socket, crosses_sites: bool) -> None:
+        loop, num_failed = asyncio.get_running_loop(), 0
+        while True:
+            try:
+                accepted, address = await loop.sock_accept(listener)
+            except OSError as error:
+                num_failed += 1
+                if num_failed.bit_count() == 1:
+                    _log.warning(
+                        "No connection can be accepted now (%s), %d times so far.", error.strerror, num_failed
+                    )
+                await asyncio.sleep(ACCEPT_RETRY_S)
+                continue
+            connection = self._new_connection(crosses_sites, dials=False)
+            connection.client = client_of(str(address[0])) if isinstance(address, tuple) else ""
+            context = self._server_tls if crosses_sites else None
+            connection.accepting = loop.create_task(_shake(connection, accepted, context))
+            connection.accepting.add_done_callback(partial(self._finish_accept, connection, accepted))
+            self.opened(connection)
+            unproven = {other: other.client for other in self._all if other.name is None and not other.dials}
+            if len(unproven) > MAX_UNPROVEN:
+                surplus = find_surplus(unproven)
+                surplus.abort()
+                self.disconnected(surplus)
+            await asyncio.sleep(0)  # where many come at once nothing waits here, and none would end
+
+    def _finish_accept(
+        self, connection: Connection, accepted: socket.socket, task: asyncio.Task[None]
+    ) -> None:
+        """Whoever did not get through TLS is dropped; a task may be cancelled before it has begun."""
+        error = None if task.cancelled() else task.exception()
+        if task.cancelled() or error is not None:
+            accepted.close()
+            self.disconnected(connection)
+        if error is not None and not isinstance(error, OSError):
+            _log.error("A connection could not be accepted.", exc_info=error)
+
+    async def _stop_listening(self) -> None:
+        """Drop the connections that are in the handshake of TLS, too."""
+        shaking = [each.accepting for each in self._all if each.accepting is not None]
+        for task in (*self._accepting, *shaking):
+            task.cancel()
+        await asyncio.gather(*self._accepting, *shaking, return_exceptions=True)
+        for listener in self._listeners:
+            listener.close()
+        if self._path is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._path)
 
     def _new_connection(self, crosses_sites: bool, *, dials: bool) -> Connection:
         return Connection(self, self._new_handshake(dials, crosses_sites), dials=dials, limit_s=DIAL_LIMIT_S)
@@ -723,6 +671,15 @@ class SocketPlane(DataPlane):
                 lambda: self._new_connection(False, dials=True), path
             )
         return connection
+
+
+async def _shake(connection: Connection, accepted: socket.socket, context: ssl.SSLContext | None) -> None:
+    await asyncio.get_running_loop().connect_accepted_socket(
+        lambda: connection,
+        accepted,
+        ssl=context,
+        ssl_handshake_timeout=DIAL_LIMIT_S if context else None,
+    )
 
 
 def _drop(old: Connection | None, new: Connection) -> None:

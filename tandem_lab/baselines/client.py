@@ -13,8 +13,7 @@ from tandem.config.schema import Config
 from tandem.errors import QueryError, TandemError
 from tandem.events import Answer, DoneEvent, collect
 from tandem.modes import SessionSpec
-from tandem.plugins.ray.launch import find_party
-from tandem.plugins.ray.table import RayActors
+from tandem.plugins.ray.actors import RayActors, find_party
 from tandem.protocol.routes import ActorKind
 from tandem.sites.port import Host
 from tandem.topology import Party

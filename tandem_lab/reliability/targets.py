@@ -19,9 +19,7 @@ from tandem.joining.handshakes import CloudHandshake, DeviceHandshake, read_abou
 from tandem.joining.join_link import Device, JoinLink
 from tandem.messages import PROTOCOL_VERSION, Logprobs, Open, decode, decode_link
 from tandem.modes import SessionSpec
-from tandem.plugins.papers.lattice import Lattice
-from tandem.plugins.papers.sqs import KSqs
-from tandem.plugins.papers.top_k import TopK
+from tandem.plugins.papers.codecs import KSqs, Lattice, TopK
 from tandem.protocol.admission import check_spec
 from tandem.transport.port import FrameSplitter, join_frames
 

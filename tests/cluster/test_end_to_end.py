@@ -9,7 +9,7 @@ import psutil
 import ray
 
 from tandem import Tandem
-from tandem.plugins.ray.table import is_node_there, raylet_socket
+from tandem.plugins.ray.actors import is_node_there, raylet_socket
 from tandem.topology import Party
 from tandem_lab.bundled import read_bundled_questions
 

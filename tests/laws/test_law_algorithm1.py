@@ -18,7 +18,7 @@ from tandem.aggregation.coupling import Purpose
 from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.rules import speculative_acceptance, target_distribution
 from tandem.codecs.top_p import TopP
-from tandem.plugins.papers.top_k import TopK
+from tandem.plugins.papers.codecs import TopK
 from tandem.topology import Party
 from tests.distributions import from_dense
 

@@ -20,7 +20,7 @@ from tandem.aggregation.coupling import Purpose, exponentials, uniforms
 from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.rules import RejectionProposals, acceptance, residual
 from tandem.errors import ProtocolError
-from tandem.plugins.papers.lattice import Lattice
+from tandem.plugins.papers.codecs import Lattice
 from tests.distributions import from_dense
 
 VOCAB, RESOLUTION, GRID = 3, 6, 60

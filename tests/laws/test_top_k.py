@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandem.aggregation.distributions import Distribution
-from tandem.plugins.papers.top_k import VALUE_SUM, TopK
+from tandem.plugins.papers.codecs import VALUE_SUM, TopK
 
 VOCAB = 14
 STEP = 1 / VALUE_SUM

@@ -23,8 +23,7 @@ import ray
 from tandem.cli import main as tandem_command
 from tandem.client.tandem import Tandem
 from tandem.config.schema import Config
-from tandem.plugins.ray.launch import find_party
-from tandem.plugins.ray.table import raw_rows
+from tandem.plugins.ray.actors import find_party, raw_rows
 from tandem.topology import PARTIES, Party
 from tandem_lab.bench.places import launch
 from tandem_lab.bundled import DEVICE_CORPUS

@@ -1,9 +1,8 @@
 """The systems of papers, as anybody's plugins are written: codecs, policies, and the commands that measure and train.
 
-- `sqs` (SQS): the codecs K-SQS and C-SQS; preset `sqs`.
-- `qs` (QS): its lattice, and two policies for the length of proposals; preset `qs`.
+- `codecs` (QS, SQS, SpecFed): a lattice, K-SQS and C-SQS, and the likeliest tokens; presets `qs` and `sqs`.
+- `qs` (QS): two policies for the length of proposals; preset `qs`.
 - `flexspec` (FlexSpec): drafters made from a target (`tandem model draft`); preset `flexspec`.
-- `top_k` (SpecFed): the likeliest tokens.
 - `measure` (DRAGON 5.2): the offline stage of the profiler (`tandem model profile`).
 
 What of DRAGON and SpecFed became Tandem itself is in the packages of the core.

@@ -1,7 +1,7 @@
-"""QS (arXiv 2507.00605): its lattice, its heuristic for the length of proposals, and its learned policy for it.
+"""QS (arXiv 2507.00605): its heuristic for the length of proposals, and its learned policy for it.
 
-As `codec.name = "lattice"`, and `decoding.length_policy = "last_accepted"` or `"double_dqn"`. Both policies propose at
-least one token, so they suit the pacings stop_and_wait and pipelined; the learned one measures rounds of the first.
+As `decoding.length_policy = "last_accepted"` or `"double_dqn"`. Both propose at least one token, so they suit the
+pacings stop_and_wait and pipelined; the learned one measures rounds of the first.
 
 The learned policy is a double deep Q-network, here its values in numpy. State (QS IV-B): the drafter's probabilities
 of the last 64 accepted tokens, their mean, the newest one, and the link.
@@ -27,7 +27,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.errors import ConfigError
-from tandem.plugins.papers.lattice import Lattice as Lattice
 from tandem.plugins.papers.rounds import FIRST_LENGTH, Rounds
 
 WEIGHTS = Path(__file__).with_name("double_dqn.npy")

@@ -47,6 +47,6 @@ class RayRuntime:
     def read_status(address: str | None, config: Config, progress: Progress) -> dict[str, Any]:
         """The status of a running cluster."""
         with explain_missing("A running cluster", ClusterError):
-            from tandem.plugins.ray.table import read_status
+            from tandem.plugins.ray.actors import read_status
 
         return read_status(address, config, progress)

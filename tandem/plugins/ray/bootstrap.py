@@ -22,17 +22,21 @@ from tandem.actors.base import Runtime
 from tandem.config.schema import Config
 from tandem.errors import CallError, ClusterError, TandemError
 from tandem.plugins.ray import nodes, registry
-from tandem.plugins.ray.attach import attach, attached, wait_for_roles
-from tandem.plugins.ray.launch import PartyLost, close_actors, create_party, find_party, runtime_for
-from tandem.plugins.ray.nodes import NodeInfo
-from tandem.plugins.ray.table import (
+from tandem.plugins.ray.actors import (
     NODE_ENDED,
+    PartyLost,
     RayActors,
+    close_actors,
     collect_status,
+    create_party,
     explain_loss,
+    find_party,
     is_node_there,
     is_supervised,
+    runtime_for,
 )
+from tandem.plugins.ray.attach import attach, attached, wait_for_roles
+from tandem.plugins.ray.nodes import NodeInfo
 from tandem.sites.port import ActorClasses, Deployment, Host, Progress, SitePort
 from tandem.sites.startup import check_files, compare, connect_parties, describe, note_pairing, start_together
 

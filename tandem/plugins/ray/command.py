@@ -134,10 +134,10 @@ def _repair(
 
 def _find_loss(node: NodeInfo, join: str | None, config: Config) -> str | None:
     """Name what a running node lacks: its cluster, or some actors; None if nothing. Raises ClusterError."""
-    from tandem.plugins.ray import launch, nodes
+    from tandem.plugins.ray import actors, nodes
 
     if nodes.is_listening(node.address):
-        return launch.find_loss(node.address, node.party, config)
+        return actors.find_loss(node.address, node.party, config)
     if join is None and not node.is_head:
         raise ClusterError(
             f"The {node.party} node of this machine (process {node.pid}) joined the cluster at {node.address}, "
@@ -176,11 +176,11 @@ def _start(
 
 
 def _print_hints(node: NodeInfo, config: Config, config_file: str | None) -> None:
-    from tandem.plugins.ray import launch
+    from tandem.plugins.ray import actors
     from tandem.plugins.ray.registry import token_file
 
     tandem, others = this_command(), [party for party in config.parties if party != node.party]
-    missing = [party for party in others if launch.find_loss(node.address, party, config) is not None]
+    missing = [party for party in others if actors.find_loss(node.address, party, config) is not None]
     if not missing:
         emit(f"Ask: {_ask_command(node, config, config_file)}")
         return

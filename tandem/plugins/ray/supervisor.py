@@ -27,18 +27,23 @@ from ray.exceptions import RayError
 from tandem.actors.base import Runtime
 from tandem.config.schema import Config
 from tandem.errors import ClusterError, TandemError
-from tandem.plugins.ray.attach import wait_for_roles
-from tandem.plugins.ray.launch import ANSWER_S, create_party, find_party, options_of, party_nodes, runtime_for
-from tandem.plugins.ray.table import (
+from tandem.plugins.ray.actors import (
+    ANSWER_S,
     SUPERVISOR,
     RayActor,
     RayActors,
+    create_party,
     explain_party,
     find_actor,
+    find_party,
     kill_actors,
+    options_of,
+    party_nodes,
     read_actors,
     running_actors,
+    runtime_for,
 )
+from tandem.plugins.ray.attach import wait_for_roles
 from tandem.protocol.routes import ROLES
 from tandem.sites.port import Progress
 from tandem.sites.startup import connect_parties, join_actors, start_actors

@@ -169,7 +169,7 @@ def tandem(monkeypatch: pytest.MonkeyPatch) -> FakeTandem:
 
 @dataclass
 class FakeLauncher:
-    """Stands for tandem.plugins.ray.launch; its nodes are processes that sleep."""
+    """Stands for tandem.plugins.ray.actors; its nodes are processes that sleep."""
 
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
@@ -212,13 +212,13 @@ class FakeLauncher:
 @pytest.fixture
 def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLauncher]:
     """What `tandem up` and `down` call to start and stop nodes and parties, and plain nodes."""
-    from tandem.plugins.ray import attach, launch, nodes, supervisor
+    from tandem.plugins.ray import actors, attach, nodes, supervisor
     from tandem.sites import startup
 
     fake = FakeLauncher()
     fakes: dict[ModuleType, tuple[str, ...]] = {
         attach: ("attach", "start_node", "stop_node", "wait_for_node"),
-        launch: ("find_loss",),
+        actors: ("find_loss",),
         nodes: ("is_listening",),
         supervisor: ("start_party",),
         startup: ("check_files",),

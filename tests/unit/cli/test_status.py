@@ -132,7 +132,7 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     asked: list[str | None] = []
     shown = state()
     monkeypatch.setattr(
-        "tandem.plugins.ray.table.read_status", lambda address, *_: asked.append(address) or shown
+        "tandem.plugins.ray.actors.read_status", lambda address, *_: asked.append(address) or shown
     )
     assert run("status", "--address", "10.0.0.1:6379", code=0).out.splitlines() == list(summary_lines(shown))
     assert json.loads(run("status", "--json", code=0).out)["parties"]["device"]["x"] is None

@@ -10,8 +10,8 @@ import pytest
 
 from tandem.config.schema import Config, PartyConfig
 from tandem.errors import ClusterError
-from tandem.plugins.ray import bootstrap, launch
-from tandem.plugins.ray.launch import PartyLost, find_party, options_of, party_nodes
+from tandem.plugins.ray import actors, bootstrap
+from tandem.plugins.ray.actors import PartyLost, find_party, options_of, party_nodes
 from tandem.protocol.routes import ROLES
 from tandem.sites.port import ActorState
 from tandem.topology import Party
@@ -34,7 +34,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     known = [node("c"), node("b"), node("e", is_alive=False), node("a"), node("d", "device")]
     context = SimpleNamespace(get_node_id=lambda: "b" * 56)
     fake = SimpleNamespace(nodes=lambda: known, get_runtime_context=lambda: context)
-    monkeypatch.setattr(launch, "ray", fake)
+    monkeypatch.setattr(actors, "ray", fake)
     return known
 
 
@@ -88,9 +88,9 @@ def test_a_party_is_found_once_all_that_it_needs_is_ready(
         return SimpleNamespace(start=answers.__getitem__)
 
     alive = [ActorState(name=f"cloud/{role}", state="alive") for role in ROLES]
-    monkeypatch.setattr(launch, "read_actors", lambda config, parties: alive)
-    monkeypatch.setattr(launch, "find_actor", find_actor)
-    monkeypatch.setattr(launch.ray, "get", lambda answers, timeout: answers)
+    monkeypatch.setattr(actors, "read_actors", lambda config, parties: alive)
+    monkeypatch.setattr(actors, "find_actor", find_actor)
+    monkeypatch.setattr(actors.ray, "get", lambda answers, timeout: answers)
     said = ""
     try:
         assert set(find_party(Party.CLOUD, Config())) == {*ROLES}

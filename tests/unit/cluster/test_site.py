@@ -12,9 +12,9 @@ from tandem.actors.base import Runtime
 from tandem.actors.retriever import ProfilerActor
 from tandem.config.schema import Config
 from tandem.errors import CallError, ClusterError, QueryError
-from tandem.plugins.ray import table
+from tandem.plugins.ray import actors
+from tandem.plugins.ray.actors import RayActor, while_node_runs
 from tandem.plugins.ray.bootstrap import RaySite
-from tandem.plugins.ray.table import RayActor, while_node_runs
 from tandem.sites.port import LoopThread
 from tandem.sites.startup import LocalSite
 from tandem.topology import Party
@@ -145,8 +145,8 @@ async def test_a_party_that_has_lost_an_actor_is_found_again() -> None:
 async def test_a_call_ends_when_this_machines_node_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """A long call goes on while the node is there, and is one sentence afterwards."""
     looks = iter([True, True, False])
-    monkeypatch.setattr(table, "LOOK_AFTER_S", 0.01)
-    monkeypatch.setattr(table, "is_node_there", lambda: next(looks))
+    monkeypatch.setattr(actors, "LOOK_AFTER_S", 0.01)
+    monkeypatch.setattr(actors, "is_node_there", lambda: next(looks))
     call = asyncio.get_running_loop().create_future()
     with pytest.raises(
         CallError, match=r"^This machine's Ray node and its actors have ended; run `tandem down`"

@@ -11,7 +11,7 @@ import pytest
 from tandem.actors.base import Runtime
 from tandem.config.schema import Config
 from tandem.plugins.ray import supervisor
-from tandem.plugins.ray.launch import PartyLost
+from tandem.plugins.ray.actors import PartyLost
 from tandem.plugins.ray.supervisor import WATCH_S, Supervisor
 from tandem.protocol.routes import ROLES
 from tandem.topology import PARTIES, Party

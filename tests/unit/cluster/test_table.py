@@ -11,8 +11,8 @@ from ray.core.generated import gcs_pb2
 from ray.exceptions import RayActorError
 
 from tandem.config.schema import Config
-from tandem.plugins.ray import table as module
-from tandem.plugins.ray.table import explain_loss, explain_party, is_supervised, read_actors
+from tandem.plugins.ray import actors as module
+from tandem.plugins.ray.actors import explain_loss, explain_party, is_supervised, read_actors
 from tandem.protocol.routes import ROLES
 from tandem.topology import PARTIES, Party
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tandem.codecs import CodecStates, TopP, codec_of
 from tandem.config.extensions import CodecConfig
 from tandem.errors import ConfigError
-from tandem.plugins.papers.top_k import TopK
+from tandem.plugins.papers.codecs import TopK
 from tandem.protocol.log import Prefix
 from tests.unit.codecs.stateful import Threshold
 
@@ -60,7 +60,7 @@ REFUSED = [
     (
         "top_k",
         {"p": 0.9},
-        "tandem.plugins.papers.top_k:TopK has no parameter 'p' ([codec.parameters]); choose one of k, rest.",
+        "tandem.plugins.papers.codecs:TopK has no parameter 'p' ([codec.parameters]); choose one of k, rest.",
     ),
     (
         "own_codecs:nucelus",

@@ -11,7 +11,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from tandem.plugins.papers.sqs import CSqs, CSqsSession
+from tandem.plugins.papers.codecs import CSqs, CSqsSession
 
 VOCAB, NUM_STEPS = 40, 1000
 PAPER = CSqs(0.05, 0.1, 0.01, beta_max=0.0)

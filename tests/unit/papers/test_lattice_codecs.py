@@ -16,9 +16,7 @@ from tandem.codecs.base import MAX_VOCAB
 from tandem.codecs.sets import quantise
 from tandem.config.extensions import CodecConfig
 from tandem.errors import ProtocolError
-from tandem.plugins.papers.lattice import Lattice
-from tandem.plugins.papers.sqs import CSqs, KSqs
-from tandem.plugins.papers.top_k import TopK
+from tandem.plugins.papers.codecs import CSqs, KSqs, Lattice, TopK
 from tests.unit.codecs.test_sets import compositions
 
 VOCAB = 12
