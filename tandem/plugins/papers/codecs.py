@@ -1,5 +1,5 @@
-"""The codecs of the papers: of QS (arXiv 2507.00605) `lattice`, of SQS (arXiv 2510.09942) `k_sqs` and `c_sqs`, of SpecFed
-`top_k`.
+"""The codecs of the papers: `lattice` of QS (arXiv 2507.00605), `k_sqs` and `c_sqs` of SQS (arXiv 2510.09942), and
+`top_k` of SpecFed.
 
 A payload is one whole number (`tandem.codecs.sets`), lowest byte first. Of `lattice`: index `non_zero`: counts of the
 tokens that have one, which tokens, how many; index `paper`: the places of l stars among l + V - 1. Of `k_sqs` and

@@ -12,7 +12,7 @@ from scipy import stats
 
 from tandem.engine.engine import Engine
 from tandem.errors import GenerationError
-from tandem.plugins.papers.flexspec.examples import answer_rows, check_rows, draw_answers, text_rows
+from tandem.plugins.papers.flexspec.training import answer_rows, check_rows, draw_answers, text_rows
 
 QUESTION, DOCUMENT = "Which game should Mira try?", "Mira likes puzzle games."
 

@@ -13,6 +13,7 @@ import torch
 
 from tandem.aggregation.rules import coupled_acceptance
 from tandem.errors import GenerationError
+from tandem.plugins.papers.flexspec.build import make_drafter, trunk_blocks
 from tandem.plugins.papers.flexspec.training import (
     Acceptance,
     Example,
@@ -28,7 +29,6 @@ from tandem.plugins.papers.flexspec.training import (
     pair_of,
     whole,
 )
-from tandem.plugins.papers.flexspec.trunk import make_drafter, trunk_blocks
 from tandem.plugins.torch.model import load_model
 
 EXAMPLES = [Example(tuple(Random(n).choices(range(300), k=4 + n % 5)), 1 + n % 3) for n in range(12)]
