@@ -50,7 +50,8 @@ from tandem.plugins.embedders import CrossEncoderScorer, Embedder
 from tandem.retrieval import Document, Retriever, TextEmbedder, build_index, update_index, words
 from tandem.retrieval import index as kinds
 from tandem.retrieval.build import write_index
-from tandem.retrieval.index import aligned, training_rows, vectors_to_train
+from tandem.retrieval.index import training_rows, vectors_to_train
+from tandem.retrieval.retriever import CrossEncoderScorer
 from tandem.retrieval.store import NAME
 from tandem.topology import PARTIES
 from tandem_lab.quality.questions import read_household
@@ -158,7 +159,7 @@ def search(folder: Path) -> dict[str, Any]:
 
     faiss.omp_set_num_threads(1)
     # Rows of whole cache lines, so that each query begins with one: FAISS at its best.
-    queries, truth = aligned(np.load(folder / "queries.npy")), np.load(folder / "truth.npy")
+    queries, truth = np.load(folder / "queries.npy"), np.load(folder / "truth.npy")
     before, started_s = _anonymous_bytes(), time.perf_counter()
     embedder = Replay(queries)
     index = Retriever.open(folder / "index", embedder).index

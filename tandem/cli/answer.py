@@ -308,11 +308,8 @@ def follow(
     """
     events = list[Event]()
     can_redraw = sys.stdout.isatty() and not open_console().is_dumb_terminal
-    text: LiveText | PlainText = PlainText(is_silent=is_silent)
-    if cite and not is_silent:
-        text = CitedText(events)
-    elif provisional and not is_silent and can_redraw:
-        text = LiveText()
+    live = LiveText() if provisional and not is_silent and can_redraw else None
+    text = live or (CitedText(events) if cite and not is_silent else PlainText(is_silent=is_silent))
     late_notes: list[str] = []  # those that come amid the text are printed after it
     try:
         for event in stream:
@@ -320,16 +317,16 @@ def follow(
             match event:
                 case TokenEvent():
                     text.commit(event.step, event.text)
-                case ProvisionalEvent():
-                    text.propose(event.step, event.text)
-                case RetractEvent():
-                    text.retract(event.step)
+                case ProvisionalEvent() if live:
+                    live.propose(event.step, event.text)
+                case RetractEvent() if live:
+                    live.retract(event.step)
                 case SourcesEvent() if text.has_begun:
                     late_notes += _notes(event)
                 case _:
                     lines = list(_lines(event))
-                    if lines and not log.is_quiet:
-                        text.interrupt()
+                    if live and lines and not log.is_quiet:
+                        live.interrupt()
                     for line in lines:
                         log(line)
     finally:

@@ -185,7 +185,6 @@ def _progress_of(questions: Sequence[str]) -> BatchProgress | None:
 
 
 def _print_items(items: Iterable[BatchItem], *, as_json: bool, is_quiet: bool, cite: bool) -> int:
-    """Print every item and return the command's exit code: 1 if a question failed."""
     num_items, errors = 0, list[Exception]()
     for item in _in_order(items):
         num_items += 1
@@ -210,7 +209,6 @@ def _in_order(items: Iterable[BatchItem]) -> Iterator[BatchItem]:
 
 
 def _as_dict(item: BatchItem) -> dict[str, Any]:
-    """The object of --json; what only an answer has is null where there is none."""
     answer = item.answer
     return {
         "index": item.index,
@@ -228,7 +226,6 @@ def _as_dict(item: BatchItem) -> dict[str, Any]:
 
 
 def _item_lines(item: BatchItem, *, is_quiet: bool, cite: bool) -> Iterator[str]:
-    """The question, its answer, what marks name, why it is degraded, and where it came from."""
     answer = item.answer
     text, cited = f"(failed: {item.error})" if answer is None else answer.text, list[str]()
     if answer is not None and cite:

@@ -120,17 +120,8 @@ def devices(keys: Keys = None, as_json: AsJson = False) -> int:
 
     listed = DeviceList(keys or _default_folder()).all()
     if as_json:
-        print_json(
-            [  # nothing of their tokens
-                {
-                    "name": device.name,
-                    "added": device.added,
-                    "joined": device.joined or None,
-                    "revoked": device.revoked or None,
-                }
-                for device in listed
-            ]
-        )
+        shown = ("name", "added", "joined", "revoked")  # nothing of their tokens
+        print_json([{name: getattr(device, name) or None for name in shown} for device in listed])
     elif not listed:
         emit("No device may join yet; `tandem cloud add NAME` prints a link for one.")
     else:

@@ -381,7 +381,6 @@ def with_options(*names: str) -> Callable[[Command], Command]:
 
 
 def _spread(parameter: inspect.Parameter) -> Iterator[inspect.Parameter]:
-    """A parameter for each field of a group, or the parameter itself."""
     if not is_dataclass(parameter.annotation):
         yield parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
         return

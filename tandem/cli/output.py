@@ -102,20 +102,11 @@ def print_json(value: Any, *, indent: int | None = 2) -> None:
 
 
 class PlainText:
-    """Writes committed text to stdout as it comes; provisional text is not shown."""
+    """Writes committed text to stdout as it comes."""
 
     def __init__(self, *, is_silent: bool = False) -> None:
         self._is_silent = is_silent
         self.has_begun = False
-
-    def propose(self, step: int, text: str) -> None:
-        """A provisional token adds `text`."""
-
-    def retract(self, step: int) -> None:
-        """Provisional text from `step` on is void."""
-
-    def interrupt(self) -> None:
-        """Somebody else is about to write whole lines."""
 
     def commit(self, step: int, text: str) -> None:
         """A committed token adds `text`; the space that tokenizers put before the first word is left out."""

@@ -406,7 +406,6 @@ def _check_size(spec: SessionSpec) -> None:
 
 
 def _check_filters(spec: SessionSpec) -> None:
-    """A party that is not asked has no documents to filter."""
     for party in PARTIES:
         if spec.filter(party) and party not in spec.parties:
             names = ", ".join(spec.parties)

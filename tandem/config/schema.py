@@ -454,8 +454,8 @@ ALSO_LOADED = {("codec.name", as_toml("auto")): as_toml("top_p")}
 
 def start_settings(config: Config, party: str) -> dict[str, str]:
     """The settings of a start that were changed from their defaults, as TOML values by key."""
-    defaults, values = _defaults(config, party), _values(config, party, config.party(party))
-    return {key: value for key, value in values.items() if value != defaults[key]}
+    defaults = _defaults(config, party)
+    return {key: value for key, value in _values(config, party).items() if value != defaults[key]}
 
 
 def explain_ignored(config: Config, started: Iterable[tuple[str, Mapping[str, str]]]) -> str | None:
@@ -477,18 +477,14 @@ def explain_ignored(config: Config, started: Iterable[tuple[str, Mapping[str, st
 
 
 def _defaults(config: Config, party: str) -> dict[str, str]:
-    defaults = Config().with_names()
-    return _values(defaults, party, WorkerConfig() if party in config.workers else defaults.party(party))
+    fields = settings_of(WorkerConfig) if party in config.workers else ()
+    own = {f"workers.{party}.{setting.name}": as_toml(setting.default) for setting in fields}
+    return own | _values(Config().with_names(), party)
 
 
-def _values(config: Config, party: str, own: PartyConfig) -> dict[str, str]:
-    """Settings of a start, as TOML values by key. own: those of the party alone."""
-    section = f"workers.{party}" if isinstance(own, WorkerConfig) else party
-    settings = [(section, setting, getattr(own, setting.name)) for setting in settings_of(type(own))]
-    keys = {f"{name}.{setting.name}": as_toml(value) for name, setting, value in (*settings, *walk(config))}
-    asked = {f"{section}.{name}" for name in ASKED}
-    return {
-        key: value
-        for key, value in keys.items()
-        if key.startswith((f"{section}.", *SHARED)) and key not in asked
-    }
+def _values(config: Config, party: str) -> dict[str, str]:
+    """Settings of a start, as TOML values by key."""
+    own = f"workers.{party}." if party in config.workers else f"{party}."
+    asked = {f"{own}{name}" for name in ASKED}
+    keys = {f"{section}.{setting.name}": as_toml(value) for section, setting, value in walk(config)}
+    return {key: keys[key] for key in keys if key.startswith((own, *SHARED)) and key not in asked}

@@ -254,7 +254,6 @@ def source_of(chunk: Document | Passage) -> str:
 
 
 def _is_up_to_date(previous: Index, embedder: TextEmbedder, kind: str, chunks: Sequence[Document]) -> bool:
-    """Whether an index is already of these chunks, this embedder and this kind, and has all its files."""
     manifest = previous.manifest
     is_alike = (manifest.embedder_fingerprint, manifest.factory) == (embedder.fingerprint, kind)
     is_complete = not manifest.trained or (previous.directory / manifest.trained).exists()

@@ -74,8 +74,6 @@ def check_can_train(kind: str, count: int) -> None:
 # ---- The vectors of an index in FAISS ----------------------------------------------------------------------
 
 
-CACHE_LINE = 64
-"""Bytes."""
 FILE = "vectors-{}.faiss"
 """A trained index on disk, named by its checksum."""
 
@@ -161,7 +159,7 @@ class VectorIndex:
 
         faiss.omp_set_num_threads(self._num_threads)
         parameters = None if among is None else self._keep_to(among)
-        scores, rows = self.faiss_index.search(aligned(vector[None]), min(k, len(self)), params=parameters)
+        scores, rows = self.faiss_index.search(vector[None], min(k, len(self)), params=parameters)
         is_found = rows[0] >= 0
         return rows[0][is_found], scores[0][is_found]
 
@@ -188,15 +186,6 @@ class VectorIndex:
 def _name_of(path: Path) -> str:
     with path.open("rb") as file:
         return FILE.format(file_digest(file, lambda: blake2b(digest_size=16)).hexdigest())
-
-
-def aligned(array: NDArray[np.float32]) -> NDArray[np.float32]:
-    """A copy that begins with a cache line; for a query from another place FAISS takes up to a sixth longer."""
-    room = np.empty(array.size + CACHE_LINE // 4 - 1, np.float32)
-    start = -room.__array_interface__["data"][0] % CACHE_LINE // 4
-    copy = room[start : start + array.size].reshape(array.shape)
-    copy[...] = array
-    return copy
 
 
 def cosines(vectors: NDArray[np.float32], vector: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -7,6 +7,7 @@ times (DRAGON 5.2). Works on a loaded engine with the caller's clock.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import count
 from math import ceil
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -67,8 +68,11 @@ def measure(
             f"has {prompt_tokens}; raise the limit or use a model with a longer context."
         )
     _run(engine, documents, min(NUM_WARM_UP, steps), draft, clock, lambda: None)
-    reporter = _Counter(progress, runs * steps)
-    times = [_run(engine, documents, steps, draft, clock, reporter) for _ in range(runs)]
+    decoded = count(1)
+    times = [
+        _run(engine, documents, steps, draft, clock, lambda: progress(next(decoded), runs * steps))
+        for _ in range(runs)
+    ]
     return OfflineProfile(
         prompt_tokens=prompt_tokens,
         rows=rows,
@@ -131,19 +135,8 @@ def _measure_prompt(engine: Engine, documents: Sequence[str], max_new: int) -> t
 
 
 def _end(engine: Engine, limit: int | None) -> int:
-    """The context length to decode to."""
     length = LONGEST if limit is None else limit
     return length if engine.context_length is None else min(length, engine.context_length)
-
-
-class _Counter:
-    def __init__(self, progress: Callable[[int, int], None], total: int) -> None:
-        self._progress, self._total = progress, total
-        self._done = 0
-
-    def __call__(self) -> None:
-        self._done += 1
-        self._progress(self._done, self._total)
 
 
 def _run(

@@ -253,7 +253,6 @@ async def collect_status(config: Config) -> dict[str, Any]:
 
 
 async def _ask_all(actors: Sequence[ActorState], method: str, config: Config) -> dict[str, Any]:
-    """Call a method of each living actor; results by name. Those that do not answer are left out."""
     alive = [actor.name for actor in actors if actor.is_alive]
     replies = await asyncio.gather(*(_ask(name, method, config) for name in alive))
     return {name: reply for name, reply in zip(alive, replies, strict=True) if reply is not None}
