@@ -62,9 +62,9 @@ OWN: Mapping[Kind, Mapping[str, str]] = {
     },
     "grammar": {"llguidance": "tandem.plugins.grammars.following:open_grammar"},
     "policy": {
-        "best": "tandem.plugins.papers.flexspec:BestLength",
-        "last_accepted": "tandem.plugins.papers.qs:LastAccepted",
-        "double_dqn": "tandem.plugins.papers.qs:DoubleDqn",
+        "best": "tandem.plugins.papers.lengths:BestLength",
+        "last_accepted": "tandem.plugins.papers.lengths:LastAccepted",
+        "double_dqn": "tandem.plugins.papers.lengths:DoubleDqn",
     },
     "watcher": {
         "here": "tandem.plugins.watching:follow_here",

@@ -16,9 +16,18 @@ import numpy as np
 import pytest
 
 from tandem.errors import ConfigError
-from tandem.plugins.papers.flexspec import BestLength, tokens_per_s
-from tandem.plugins.papers.qs import MAX_LENGTH, NUM_CONFIDENCES, SHAPES, DoubleDqn, LastAccepted, pack
-from tandem.plugins.papers.rounds import FIRST_LENGTH, Rounds
+from tandem.plugins.papers.lengths import (
+    FIRST_LENGTH,
+    MAX_LENGTH,
+    NUM_CONFIDENCES,
+    SHAPES,
+    BestLength,
+    DoubleDqn,
+    LastAccepted,
+    Rounds,
+    pack,
+    tokens_per_s,
+)
 from tandem.scheduler import LengthPolicy, load_length_policy, make_length_policy
 
 TOKEN_S = 0.017
