@@ -223,6 +223,9 @@ def _options_of(config: Config) -> dict[str, Any]:
 # ---- typed events as JSON: nan is null there ---------------------------------------------------------------
 
 
+_hints, _adapter = cache(get_type_hints), cache(TypeAdapter)
+
+
 def _read_events(response: HTTPResponse) -> Iterator[tuple[str, dict[str, Any]]]:
     name = ""
     for line in response:
@@ -242,13 +245,3 @@ def _with_nan(kind: Any, value: Any) -> Any:
     record: Any = kind
     hints = _hints(record)
     return {name: _with_nan(hints[name], field) for name, field in value.items()}
-
-
-@cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind)
-
-
-@cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)

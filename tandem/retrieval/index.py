@@ -261,7 +261,12 @@ class Index(Snapshot):
         are k unless fewer fit. Cosines are those of the stored vectors, whatever FAISS approximates while
         searching. RetrievalError if k < 1, for a vector of another length, or an unknown metadata key.
         """
-        self._check_search(vector, k)
+        check_number(k)
+        if vector.shape != (self.dimension,):
+            raise RetrievalError(
+                f"The index holds vectors of dimension {self.dimension}, but the query's has shape {vector.shape}; use "
+                "the embedder that built it."
+            )
         if filter:
             rows = self._among(vector, k, self.select_rows(filter))
         else:
@@ -293,11 +298,3 @@ class Index(Snapshot):
             rows = allowed[start : start + SCORE_ALL]
             best.append(rows[np.argsort(-cosines(self.vectors(rows), vector), kind="stable")[:k]])
         return np.concatenate(best)
-
-    def _check_search(self, vector: NDArray[np.float32], k: int) -> None:
-        check_number(k)
-        if vector.shape != (self.dimension,):
-            raise RetrievalError(
-                f"The index holds vectors of dimension {self.dimension}, but the query's has shape {vector.shape}; use "
-                "the embedder that built it."
-            )

@@ -54,7 +54,7 @@ class Connection(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.client = ""  # where one comes from that was accepted; empty within the node
         # of one that was accepted, until TLS has been agreed on, where there is a context
-        self.accepting: asyncio.Task[None] | None = None
+        self.accepting: asyncio.Task[Any] | None = None
         self._plane = plane
         self._handshake = handshake
         self._limit_s = limit_s
@@ -362,7 +362,7 @@ def bind(unix_path: str) -> socket.socket:
 ACCEPT_RETRY_S = 0.1
 """Pause where the system has no file descriptor left."""
 BACKLOG = 128
-MAX_UNPROVEN = 64
+MAX_UNPROVEN = 128
 """Accepted connections in their handshakes; where there are more, the oldest of the client with most of them goes."""
 DIAL_LIMIT_S = 5.0
 """For one attempt: connection, TLS and proof. An end that connects has as long for each of its steps."""
@@ -585,21 +585,28 @@ class SocketPlane(DataPlane):
                     )
                 await asyncio.sleep(ACCEPT_RETRY_S)
                 continue
-            connection = self._new_connection(crosses_sites, dials=False)
-            connection.client = client_of(str(address[0])) if isinstance(address, tuple) else ""
-            context = self._server_tls if crosses_sites else None
-            connection.accepting = loop.create_task(_shake(connection, accepted, context))
-            connection.accepting.add_done_callback(partial(self._finish_accept, connection, accepted))
-            self.opened(connection)
-            unproven = {other: other.client for other in self._all if other.name is None and not other.dials}
-            if len(unproven) > MAX_UNPROVEN:
-                surplus = find_surplus(unproven)
-                surplus.abort()
-                self.disconnected(surplus)
+            self._welcome(accepted, address, crosses_sites)
             await asyncio.sleep(0)  # where many come at once nothing waits here, and none would end
 
+    def _welcome(self, accepted: socket.socket, address: object, crosses_sites: bool) -> None:
+        loop, context = asyncio.get_running_loop(), self._server_tls if crosses_sites else None
+        connection = self._new_connection(crosses_sites, dials=False)
+        connection.client = client_of(str(address[0])) if isinstance(address, tuple) else ""
+        limit_s = DIAL_LIMIT_S if context else None
+        shake = loop.connect_accepted_socket(
+            lambda: connection, accepted, ssl=context, ssl_handshake_timeout=limit_s
+        )
+        connection.accepting = loop.create_task(shake)
+        connection.accepting.add_done_callback(partial(self._finish_accept, connection, accepted))
+        self.opened(connection)
+        unproven = {other: other.client for other in self._all if other.name is None and not other.dials}
+        if len(unproven) > MAX_UNPROVEN:
+            surplus = find_surplus(unproven)
+            surplus.abort()
+            self.disconnected(surplus)
+
     def _finish_accept(
-        self, connection: Connection, accepted: socket.socket, task: asyncio.Task[None]
+        self, connection: Connection, accepted: socket.socket, task: asyncio.Task[Any]
     ) -> None:
         """Whoever did not get through TLS is dropped; a task may be cancelled before it has begun."""
         error = None if task.cancelled() else task.exception()
@@ -671,15 +678,6 @@ class SocketPlane(DataPlane):
                 lambda: self._new_connection(False, dials=True), path
             )
         return connection
-
-
-async def _shake(connection: Connection, accepted: socket.socket, context: ssl.SSLContext | None) -> None:
-    await asyncio.get_running_loop().connect_accepted_socket(
-        lambda: connection,
-        accepted,
-        ssl=context,
-        ssl_handshake_timeout=DIAL_LIMIT_S if context else None,
-    )
 
 
 def _drop(old: Connection | None, new: Connection) -> None:

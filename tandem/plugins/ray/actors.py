@@ -92,11 +92,6 @@ def raylet_socket() -> str:
     return ""
 
 
-def process_name(party: str, roles: Sequence[str]) -> str:
-    """Ray's name of the process of these actors."""
-    return f"{party}/{'+'.join(roles)}"
-
-
 def names_in(process: str) -> list[str]:
     """The actors of a process, "party/kind", by its name."""
     party, _, roles = process.partition("/")
@@ -420,7 +415,7 @@ def options_of(party: str, roles: Sequence[str], config: Config, *, is_detached:
     joined yet.
     """
     options: dict[str, Any] = {
-        "name": process_name(party, roles),
+        "name": f"{party}/{'+'.join(roles)}",
         "namespace": config.cluster.namespace,
         "num_cpus": 0,
         "resources": {nodes.PARTY_RESOURCE.format(party=party): 0.001},

@@ -110,9 +110,8 @@ def train_drafter(
 
     pairs = training.draw_pairs(rng, kept, recipe.rows_per_batch)
     training.distil(drafter, target, pairs, schedule, note)
-    checks = list(
-        islice(training.draw_pairs(rng, held_out, recipe.rows_per_batch), _batches(held_out, recipe))
-    )
+    num_batches = -(-len(held_out) // recipe.rows_per_batch)
+    checks = list(islice(training.draw_pairs(rng, held_out, recipe.rows_per_batch), num_batches))
     measured = training.measure(drafter, target, checks)
     card = DrafterCard(
         target=model,
@@ -203,10 +202,6 @@ def _make_rows(
     training.check_rows(rows, num_held_out=max(1, len(rows) // HELD_OUT))
     progress(f"rows: {len(rows)} {kind}, one in {HELD_OUT} held out")
     return rows
-
-
-def _batches(rows: Sequence[Row], recipe: Recipe) -> int:
-    return -(-len(rows) // recipe.rows_per_batch)
 
 
 # ---- Trunk and head ----------------------------------------------------------------------------------------
