@@ -8,7 +8,7 @@ import os
 import secrets
 from collections.abc import Callable
 from dataclasses import asdict
-from functools import cached_property
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -218,14 +218,10 @@ class _Late:
     """Something that is made when it is first used."""
 
     def __init__(self, make: Callable[[], object]) -> None:
-        self._make = make
-
-    @cached_property
-    def _made(self) -> object:
-        return self._make()
+        self._made = cache(make)
 
     def __getattr__(self, name: str) -> object:
-        return getattr(self._made, name)
+        return getattr(self._made(), name)
 
 
 def _print_report(report: BuildReport, party: Party, out: Path, *, is_in_settings: bool) -> None:

@@ -243,11 +243,6 @@ class Index(Snapshot):
                 return VectorIndex.read(self.directory / self.manifest.trained, num_threads)
         return VectorIndex.build(self.stored_vectors(), self.manifest.factory, num_threads)
 
-    @property
-    def dimension(self) -> int:
-        """Length of a vector."""
-        return self.manifest.dimension
-
     def __len__(self) -> int:
         """Number of chunks."""
         return self.manifest.count
@@ -262,10 +257,10 @@ class Index(Snapshot):
         searching. RetrievalError if k < 1, for a vector of another length, or an unknown metadata key.
         """
         check_number(k)
-        if vector.shape != (self.dimension,):
+        if vector.shape != (self.manifest.dimension,):
             raise RetrievalError(
-                f"The index holds vectors of dimension {self.dimension}, but the query's has shape {vector.shape}; use "
-                "the embedder that built it."
+                f"The index holds vectors of dimension {self.manifest.dimension}, but the query's has shape "
+                f"{vector.shape}; use the embedder that built it."
             )
         if filter:
             rows = self._among(vector, k, self.select_rows(filter))

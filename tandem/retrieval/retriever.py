@@ -109,10 +109,11 @@ class Retriever:
 
         num_threads: for searches once the index was opened again.
         """
-        if embedder.dimension != index.dimension:
+        if embedder.dimension != index.manifest.dimension:
             raise RetrievalError(
-                f"The index holds vectors of dimension {index.dimension}, but the embedder {embedder.name} gives "
-                f"{embedder.dimension}; use {index.manifest.embedder}, or build the index again with `tandem index`."
+                f"The index holds vectors of dimension {index.manifest.dimension}, but the embedder {embedder.name} "
+                f"gives {embedder.dimension}; use {index.manifest.embedder}, or build the index again with "
+                "`tandem index`."
             )
         self.index = index  # that the last search used
         self.embedder, self.scorer = embedder, scorer

@@ -59,10 +59,6 @@ class MemoryPlane(DataPlane):
         """Whether there is a link to an actor."""
         return to in self._splitters
 
-    def refusal_of(self, to: str) -> str | None:
-        """None: nobody refuses another end here."""
-        return None
-
     def renew(self, to: str) -> None:
         """Open a link again if the other end is there and this one was closed or never open."""
         other = self._planes.get(to)

@@ -32,9 +32,6 @@ from tandem.codecs.base import (
     malformed,
 )
 
-# ---- Distributions with probabilities b / l ----------------------------------------------------------------
-
-
 Index = Literal["non_zero", "paper"]
 NON_ZERO: Index = "non_zero"
 PAPER: Index = "paper"
@@ -163,9 +160,6 @@ class Lattice(StatelessCodec):
     def fingerprint(self) -> str:
         """Name, version of the layout, and the parameters."""
         return f"{self.name}/1(resolution={self.resolution}, index={self.index})"
-
-
-# ---- SQS ---------------------------------------------------------------------------------------------------
 
 
 DEFAULT_K = 16
@@ -341,9 +335,6 @@ class CSqsSession:
 def _num_bits(kept: int, resolution: int) -> int:
     """The bits of a support and its counts, each rounded up (SQS Eq. 1), in the largest vocabulary."""
     return sets.support_bits(MAX_VOCAB, kept) + sets.counts_bits(kept, resolution)
-
-
-# ---- SpecFed -----------------------------------------------------------------------------------------------
 
 
 Rest = Literal["renormalise", "residual"]

@@ -30,9 +30,6 @@ from numpy.typing import NDArray
 
 from tandem.errors import ConfigError
 
-# ---- Rounds: how often a proposed token is accepted, and how long a round takes ----------------------------
-
-
 FIRST_LENGTH = 4
 """Tokens of a proposal before anything is known."""
 PRIOR_RATE, PRIOR_WEIGHT = 0.7, 2.0
@@ -91,9 +88,6 @@ def _average(before: float, value: float) -> float:
     return value if isnan(before) else before + TIME_SHARE * (value - before)
 
 
-# ---- FlexSpec ----------------------------------------------------------------------------------------------
-
-
 def tokens_per_s(rate: float, fixed_s: float, token_s: float, max_length: int) -> list[float]:
     """Committed tokens per second, by the length of proposals, [max_length + 1].
 
@@ -124,9 +118,6 @@ class BestLength:
     def observe(self, length: int, num_accepted: int, draft_s: float) -> None:
         """Measures the round."""
         self._rounds.end(length, num_accepted, draft_s)
-
-
-# ---- QS ----------------------------------------------------------------------------------------------------
 
 
 # --8<-- [start:policy]

@@ -27,7 +27,7 @@ def damaged(directory: Path, what: str) -> str:
 
 def test_build_and_open(directory: Path, chunks: list[Document], embedder) -> None:
     index = Index.open(directory, embedder.fingerprint)
-    assert (len(index), index.dimension, index.manifest.factory) == (3, 32, "Flat")
+    assert (len(index), index.manifest.dimension, index.manifest.factory) == (3, 32, "Flat")
     assert [index.document(row) for row in range(3)] == chunks
     assert index.rows([chunks[2].id]).tolist() == [2]
     expected = embedder.embed([chunk.page_content for chunk in chunks])

@@ -204,9 +204,6 @@ def _make_rows(
     return rows
 
 
-# ---- Trunk and head ----------------------------------------------------------------------------------------
-
-
 TRUNKS = ("first", "last", "first+last")
 """Trunks with a name; a number n stands for the n first blocks."""
 _FINAL_NORM = re.compile(r"(^|[._])(ln_f|[a-z_]*norm)$")

@@ -199,9 +199,6 @@ def whole(dense: NDArray[np.float64]) -> Distribution:
     return Distribution(np.arange(dense.size), dense / dense.sum())
 
 
-# ---- Examples ----------------------------------------------------------------------------------------------
-
-
 Row = tuple[Example, Example]
 """The same tokens as drafter and target see them."""
 AT_ONCE = 16
