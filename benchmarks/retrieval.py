@@ -51,7 +51,6 @@ from tandem.retrieval import Document, Retriever, TextEmbedder, build_index, upd
 from tandem.retrieval import index as kinds
 from tandem.retrieval.build import write_index
 from tandem.retrieval.index import training_rows, vectors_to_train
-from tandem.retrieval.retriever import CrossEncoderScorer
 from tandem.retrieval.store import NAME
 from tandem.topology import PARTIES
 from tandem_lab.quality.questions import read_household

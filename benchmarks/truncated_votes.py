@@ -34,8 +34,6 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from tandem.plugins.papers.top_k import RESTS, VALUE_SUM, TopK
-
 from benchmarks._common import finish, new_parser
 from tandem import Config
 from tandem.aggregation.coupling import noise
@@ -47,7 +45,6 @@ from tandem.codecs.votes import encode_race_list
 from tandem.corpora import BUNDLED
 from tandem.plugins.embedders import Embedder
 from tandem.plugins.papers.codecs import RESTS, VALUE_SUM, TopK
-from tandem.retrieval import Embedder
 from tandem.retrieval.build import build_index
 from tandem.topology import PARTIES
 from tandem_lab.bench.federated import mix
