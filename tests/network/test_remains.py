@@ -13,10 +13,11 @@ import pytest
 
 from tandem_lab.errors import NetLabError
 from tandem_lab.netlab import tools
+from tandem_lab.netlab.inside import run_inside
 from tandem_lab.netlab.lab import NetLab, lab_names
 from tandem_lab.netlab.shape import Shape
 from tandem_lab.netlab.state import FOLDER
-from tests.network.conftest import has_netem, traces_of, unique
+from tests.network.conftest import folders_left, has_netem, temporary_folders, traces_of, unique
 
 
 @pytest.fixture
@@ -69,6 +70,13 @@ def test_what_a_crash_left_is_seen_and_replaced(name: str) -> None:
     NetLab(name).up()
     assert NetLab(name).is_up()
     NetLab(name).down()
+
+
+def test_a_command_that_is_killed_leaves_nothing(name: str) -> None:
+    folders = temporary_folders()
+    script = "import os, signal, tempfile; tempfile.mkdtemp(); os.kill(os.getpid(), signal.SIGKILL)"
+    assert run_inside(NetLab(name), [sys.executable, "-c", script]) == 128 + signal.SIGKILL
+    assert not folders_left(folders)
 
 
 def test_somebody_elses_namespace_of_such_a_name_is_not_touched(name: str) -> None:
