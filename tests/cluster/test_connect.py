@@ -23,6 +23,7 @@ from tandem.plugins.ray.attach import attached
 from tandem.plugins.ray.supervisor import stop_actors
 from tandem.topology import Party
 from tandem_lab.bundled import read_bundled_questions
+from tests.waiting import wait_until
 
 from .conftest import TOKEN_NAMES, alive, descendants, process_of, run
 
@@ -156,7 +157,7 @@ def test_whoever_is_killed_is_started_again_without_a_user(
         assert re.search(end, ending(tandem, kill, moment, options))
         with Tandem.connect(None, PATIENT) as later:
             times = 1 if others else supervisor["num_replaced"] + 1
-            wait_for(lambda: later.status()["supervisors"].get(party, {}).get("num_replaced") == times)
+            wait_until(lambda: later.status()["supervisors"].get(party, {}).get("num_replaced") == times, 240)
             assert later.query(QUESTION, seed=7).text == ANSWER
             assert process_of(later, victim).pid != old.pid
             assert later.status()["supervisors"][party]["problem"] == ""
@@ -211,10 +212,3 @@ def test_a_dead_actor_is_named_everywhere_and_replaced(address: str) -> None:
     assert [entry.pid for entry in registry.running_nodes()] == nodes, "the cloud's node stays in its cluster"
     with Tandem.connect(None, PATIENT) as tandem:
         assert tandem.query(QUESTION, seed=7).text == ANSWER
-
-
-def wait_for(condition: Callable[[], bool], limit_s: float = 240.0) -> None:
-    deadline_s = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.2)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +26,7 @@ from tandem.plugins.server.http import ServerLimits
 from tandem.plugins.server.runner import Server
 from tests.unit.cli.conftest import answer_events
 from tests.unit.test_request import ALIKE
+from tests.waiting import wait_until
 
 EVENTS = [WaitEvent(num_ahead=1), *answer_events()]
 
@@ -179,10 +179,3 @@ def test_commands_find_it_and_name_the_settings_that_it_was_started_without(
     opened = object()
     monkeypatch.setattr(PlaceOptions, "open", lambda *_: opened)
     assert PlaceOptions(fresh=True).open_to_ask(config, StageLog(is_quiet=True)) is opened
-
-
-def wait_until(is_true: Any) -> None:
-    deadline_s = time.monotonic() + 60
-    while not is_true():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from tandem.retrieval.index import Index
 from tandem.retrieval.retriever import Retriever
 from tandem.retrieval.store import NAME, IndexBusyError, claimed, patiently, watched_since
 from tests.unit.retrieval.conftest import WordEmbedder
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -65,13 +66,6 @@ def following(index: Path, embedder) -> Iterator[None]:
         thread.join()
 
 
-def wait(is_so: Callable[[], bool], limit_s: float = 20) -> None:
-    end_s = time.monotonic() + limit_s
-    while not is_so():
-        assert time.monotonic() < end_s
-        time.sleep(0.02)
-
-
 def test_a_file_is_found_soon_after_it_was_written_and_not_after_it_was_deleted(
     corpus: Path, index: Path, embedder
 ) -> None:
@@ -84,14 +78,14 @@ def test_a_file_is_found_soon_after_it_was_written_and_not_after_it_was_deleted(
         return source in {hit.document.metadata["source"] for hit in retriever.search("dragon", 9)}
 
     with following(inside, embedder):
-        wait(lambda: watched_since(inside) is not None)
+        wait_until(lambda: watched_since(inside) is not None)
         (corpus / "new").mkdir()
         (corpus / "new" / "tale.txt").write_text("A dragon lives here.")
-        wait(lambda: finds("new/tale.txt"))
+        wait_until(lambda: finds("new/tale.txt"))
         (corpus / "new").rename(corpus / "old")
-        wait(lambda: finds("old/tale.txt") and not finds("new/tale.txt"))
+        wait_until(lambda: finds("old/tale.txt") and not finds("new/tale.txt"))
         (corpus / "old" / "tale.txt").unlink()
-        wait(lambda: not finds("old/tale.txt"))
+        wait_until(lambda: not finds("old/tale.txt"))
     assert watched_since(inside) is None
 
 
@@ -126,9 +120,9 @@ def test_without_events_folders_are_looked_at_again_and_again(
     monkeypatch.setattr(watching, "TICK_S", 0.05)
     monkeypatch.setattr(watching, "file_system", lambda path: "nfs4")
     with caplog.at_level(logging.WARNING, "tandem"), following(index, embedder):
-        wait(lambda: watched_since(index) is not None)
+        wait_until(lambda: watched_since(index) is not None)
         (corpus / "tea.txt").write_text("Tea.")
-        wait(lambda: count(index) == 4)
+        wait_until(lambda: count(index) == 4)
     assert [r.getMessage() for r in caplog.records] == [
         f"The folders are looked at every 0.05 s: {corpus} is on a file system (nfs4) that others change without an "
         "event."
@@ -141,10 +135,10 @@ def test_events_that_do_not_come_are_noticed(
     monkeypatch.setattr(watching, "RESCAN_S", 0.3)
     monkeypatch.setattr(Events, "handle", lambda self, paths: None)
     with caplog.at_level(logging.WARNING, "tandem"), following(index, embedder):
-        wait(lambda: watched_since(index) is not None)
+        wait_until(lambda: watched_since(index) is not None)
         time.sleep(0.5)
         (corpus / "tea.txt").write_text("Tea.")
-        wait(lambda: "something changed without an event" in caplog.text)
+        wait_until(lambda: "something changed without an event" in caplog.text)
 
 
 def test_a_full_table_of_the_system_is_noticed(
@@ -222,22 +216,22 @@ def test_the_process_beside_a_party_ends_with_it_even_if_that_is_killed(corpus: 
     config = replace_settings(Config(), {"device": {"index": str(embedded), "watch": True}})
     party = subprocess.Popen([sys.executable, "-c", BESIDE, config.to_json()])
     try:
-        wait(lambda: watched_since(embedded) is not None, 30)
+        wait_until(lambda: watched_since(embedded) is not None, 30)
         (corpus / "tea.txt").write_text("Tea.")
-        wait(lambda: count(embedded) == 4, 30)
+        wait_until(lambda: count(embedded) == 4, 30)
     finally:
         party.kill()
         party.wait()
-    wait(lambda: watched_since(embedded) is None)
+    wait_until(lambda: watched_since(embedded) is None)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_command_follows_until_it_is_stopped(corpus: Path, embedded: Path, number: int) -> None:
     command = [sys.executable, "-m", "tandem", "index", "device", "--watch", "--out", str(embedded)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    wait(lambda: watched_since(embedded) is not None, 30)
+    wait_until(lambda: watched_since(embedded) is not None, 30)
     (corpus / "soup.txt").unlink()
-    wait(lambda: count(embedded) == 2, 30)
+    wait_until(lambda: count(embedded) == 2, 30)
     second = subprocess.run(command, capture_output=True, text=True, check=False)
     assert second.returncode == 1
     assert second.stderr.strip().endswith("end that one, or leave it to it.")

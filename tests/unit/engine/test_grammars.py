@@ -7,7 +7,6 @@ import os
 import random
 import re
 import signal
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -35,6 +34,7 @@ from tandem.plugins.grammars.following import (
 )
 from tests.hostile_grammars import hostile_grammars
 from tests.unit.engine.followers import followers
+from tests.waiting import wait_until
 
 TOKENIZER = (Path(model_path("bundled")) / "tokenizer.json").read_text("utf-8")
 VOCAB, END = 1636, 1
@@ -204,13 +204,6 @@ def test_so_does_what_llguidance_itself_gives_up(open_grammar: Open) -> None:
     with pytest.raises(QueryError, match=sentence):
         write(opened.allowed, random.Random(1))
     check_cost(opened, Code.OVER_LIMIT, sentence)  # and stays so
-
-
-def wait_until(is_true: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + 20.0
-    while not is_true():
-        assert time.monotonic() < end_s
-        time.sleep(0.01)
 
 
 def test_closing_a_grammar_ends_its_process_whatever_it_computes(

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import signal
 import stat
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,6 +16,7 @@ from tandem import Config, Tandem
 from tandem.client.answers import describe_citations, to_plain
 from tandem.client.device import SOCKET, RunningDevice, device_folder, is_device_running
 from tandem.sites.host import Address, ServedCloud, served
+from tests.waiting import wait_until
 
 from .conftest import command
 
@@ -87,10 +86,3 @@ def test_a_command_that_is_killed_leaves_no_query(device: int) -> None:
         asking.kill()
         asking.communicate(timeout=120)
         wait_until(lambda: num_sessions() == 0)
-
-
-def wait_until(is_true: Any) -> None:
-    deadline_s = time.monotonic() + 120
-    while not is_true():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)

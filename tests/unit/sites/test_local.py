@@ -17,22 +17,19 @@ from tandem.plugins.embedders import Embedder
 from tandem.retrieval import build_index
 from tandem.topology import Party
 from tandem_lab.bundled import read_bundled_questions
+from tests.waiting import wait_until
 
 ASKED = read_bundled_questions()[0]
 QUESTION, ANSWER = ASKED.question, ASKED.answer
 OWN_TASKS = {"retriever/serve", "decoder/work", "draft_queue/tick"}
 
 
-def idle(rag: Tandem, limit_s: float = 60.0) -> None:
-    """Wait until no actor holds a session or runs a task that is not its own."""
-    deadline_s = time.monotonic() + limit_s
-    while left := [
-        (actor["name"], actor["num_sessions"], actor["tasks"])
+def is_idle(rag: Tandem) -> bool:
+    """Whether no actor holds a session or runs a task that is not its own."""
+    return not any(
+        actor["num_sessions"] or {task.split("/", 1)[1] for task in actor["tasks"]} - OWN_TASKS
         for actor in rag.status()["actors"]
-        if actor["num_sessions"] or {task.split("/", 1)[1] for task in actor["tasks"]} - OWN_TASKS
-    ]:
-        assert time.monotonic() < deadline_s, left
-        time.sleep(0.05)
+    )
 
 
 def test_the_answer_needs_both_corpora_and_shows_the_passages_of_its_home(rag: Tandem) -> None:
@@ -43,7 +40,7 @@ def test_the_answer_needs_both_corpora_and_shows_the_passages_of_its_home(rag: T
     assert all(source.title and source.text for source in device)
     assert {(source.title, source.text) for source in cloud} == {(None, None)}
     assert answer.statistics.sent_bytes > 0
-    idle(rag)
+    wait_until(lambda: is_idle(rag))
 
 
 def test_events_come_as_they_happen_and_in_order(rag: Tandem) -> None:
@@ -64,7 +61,7 @@ def test_leaving_a_stream_early_cancels_both_parties(rag: Tandem) -> None:
     for event in rag.stream(QUESTION, max_new_tokens=200, temperature=1.0, seed=1):
         if isinstance(event, TokenEvent) and event.step == 2:
             break
-    idle(rag)
+    wait_until(lambda: is_idle(rag))
 
 
 def test_what_fails_is_one_sentence_and_nothing_dies_of_it(rag: Tandem) -> None:
@@ -88,10 +85,7 @@ def test_closing_leaves_no_thread_and_ends_what_is_half_read() -> None:
     rag.close()
     with pytest.raises(QueryError, match=r"^This Tandem is closed"):
         next(stream)
-    deadline_s = time.monotonic() + 60
-    while left := set(threading.enumerate()) - before:
-        assert time.monotonic() < deadline_s, left
-        time.sleep(0.02)
+    wait_until(lambda: not set(threading.enumerate()) - before)
 
 
 class DeafDecoder(DecoderActor):
