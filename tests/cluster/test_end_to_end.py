@@ -7,16 +7,14 @@ from pathlib import Path
 
 import psutil
 import ray
+from tandem.plugins.ray.handles import is_node_there, raylet_socket
 
 from tandem import Tandem
 from tandem.plugins.ray.actors import is_node_there, raylet_socket
-from tandem.topology import Party
-from tandem_lab.bundled import read_bundled_questions
 
 from .conftest import descendants
 
 QUESTION = "Which game should Mira try?"
-ANSWER = read_bundled_questions()[0].answer
 
 
 def test_two_ray_nodes_one_for_each_role(rag: Tandem) -> None:
@@ -68,17 +66,3 @@ def test_no_node_is_told_the_command_line_of_a_client(rag: Tandem) -> None:
     entrypoints = [job.get("Entrypoint", job.get("entrypoint")) for job in state.jobs()]
     assert entrypoints
     assert set(entrypoints) == {"tandem"}
-
-
-def test_the_answer_needs_both_corpora_and_names_sources_of_both(rag: Tandem) -> None:
-    answer = rag.query(QUESTION, seed=7)
-    assert answer.text == ANSWER
-    assert answer.reason == "eos"
-    device = [source for source in answer.sources if source.party is Party.DEVICE]
-    cloud = [source for source in answer.sources if source.party is Party.CLOUD]
-    assert len(device) == 4
-    assert len(cloud) == 16
-    assert "note-01-mira-games.md" in {source.title for source in device}
-    assert all(source.text and (source.metadata or {})["source"] == source.title for source in device)
-    shown = {(source.title, source.text, source.page, source.metadata) for source in cloud}
-    assert shown == {(None, None, None, None)}, "the cloud's documents are opaque ids"

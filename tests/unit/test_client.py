@@ -14,7 +14,7 @@ from tandem.client import ask as asking
 from tandem.client.tandem import Tandem
 from tandem.config.schema import Config
 from tandem.errors import QueryError
-from tandem.events import DoneEvent, Event, SessionStatistics, Source, SourcesEvent
+from tandem.events import DoneEvent, Event, SessionStatistics, SourcesEvent
 from tandem.sites.port import Deployment, SitePort
 from tandem.topology import PARTIES, Party
 
@@ -128,34 +128,6 @@ def test_a_query_calls_its_home_only(make: Make) -> None:
     with pytest.raises(QueryError):
         rag.query(QUESTION, only="cloud")
     assert "open" in parties[Party.CLOUD]["draft_queue"].called, "a party that is asked solo is its own home"
-
-
-@pytest.mark.parametrize("only", [None, "device", "cloud"])
-def test_the_home_party_alone_shows_its_passages(make: Make, only: Any) -> None:
-    """The client asks no other retriever: the device's notes stay there, and so do the cloud's pages."""
-    rag, parties = make()
-    home = Party.CLOUD if only == "cloud" else Party.DEVICE
-    known = {"title": "a.pdf", "text": "Private.", "page": 2, "metadata": {"source": "a.pdf", "page": 2}}
-
-    def bare(party: Party) -> tuple[Source, ...]:
-        return Source(party=party, id="1"), Source(party=party, id="2")
-
-    async def sources(session: int, wait_s: float, party: Party) -> SourcesEvent:
-        return SourcesEvent(party=party, sources=bare(party), retrieve_s=0.0, prefill_s=0.0)
-
-    async def passages(ids: list[str]) -> list[dict[str, Any]]:
-        assert ids == ["1", "2"]
-        return [known, {}]
-
-    for party in PARTIES:
-        parties[party]["draft_queue"] = queue(DONE)
-        parties[party]["draft_queue"].methods["sources"] = sources
-        parties[party]["retriever"].methods["passages"] = passages
-    answer = rag.query(QUESTION, only=only)
-    found = {(source.party, source.id): source for source in answer.sources}
-    shown = [Source(party=home, id="1", **known), bare(home)[1], *(() if only else bare(home.other))]
-    assert found == {(source.party, source.id): source for source in shown}
-    assert parties[home.other]["retriever"].called == []
 
 
 CLOSED = r"^This Tandem is closed; create a new one with Tandem.launch or Tandem.connect.$"

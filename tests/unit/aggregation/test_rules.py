@@ -24,7 +24,6 @@ from tandem.aggregation.rules import (
     residual,
     result_distribution,
     shares,
-    speculative_acceptance,
     target_distribution,
 )
 from tandem.errors import ConfigError, ProtocolError
@@ -76,14 +75,6 @@ def test_a_log_weight_that_no_party_may_send_is_refused(bad: float) -> None:
         shares(0.0, bad)
 
 
-def test_eq4_target_distribution() -> None:
-    device = Distribution(np.array([1, 4]), np.array([0.5, 0.5]))
-    cloud = Distribution(np.array([4, 9]), np.array([0.25, 0.75]))
-    target = target_distribution(device, cloud, 0.25)
-    assert target == Distribution(np.array([1, 4, 9]), np.array([0.125, 0.3125, 0.5625]))
-    assert target_distribution(cloud, device, 0.75) == target
-
-
 # ---- algorithm 1 piece by piece. Its distribution as a whole: tests/laws -------------------------------------
 
 OWN = Distribution(np.array([0, 1, 2]), np.array([0.5, 0.25, 0.25]))
@@ -125,14 +116,6 @@ def test_coupled_formula_equals_the_double_sum(a: np.ndarray, b: np.ndarray, eta
     expected = slow_coupled(a, target.dense(VOCAB)), slow_coupled(b, target.dense(VOCAB))
     found = coupled_acceptance(device, target), coupled_acceptance(cloud, target)
     assert found == pytest.approx(expected, abs=1e-12)
-
-
-@given(dense_distributions, dense_distributions, st.floats(0, 1))
-def test_eq5_equals_the_sum_over_the_vocabulary(a: np.ndarray, b: np.ndarray, eta: float) -> None:
-    delta = 1 - np.minimum(a, b).sum()
-    p = eta * a + (1 - eta) * b
-    expected = 0.5 * (1 - (1 - eta) * delta) + 0.5 * (a * p).sum()
-    assert speculative_acceptance(from_dense(a), from_dense(b), eta) == pytest.approx(expected, abs=1e-12)
 
 
 # ---- draft rules: the decision, its names and its errors -----------------------------------------------------

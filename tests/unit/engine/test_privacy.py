@@ -320,34 +320,11 @@ def private(number: int) -> Privacy:
     return Privacy(BOUND, lambda nats: True, lambda: rng.getrandbits(64))
 
 
-def with_known_noise(number: int) -> Privacy:
-    """A mutant: the noise is the query's."""
-    return Privacy(BOUND, lambda nats: True, lambda: SEED)
-
-
-def check_noise(kind: type[TokenDrafter], make: Callable[[int], Privacy] = private) -> None:
-    """Chi-square of drafts over sessions; a true drafter fails with probability below 1e-9."""
-    logits = logits_after(FLAT)
-    tokens = [draw(make_kind(kind, make(session)), logits) for session in range(4000)]
-    check_law(tokens, drafter_of(private(0)).distribution(logits, WEIGHTS))
-
-
 def check_law(tokens: Sequence[int], law: Floats) -> None:
     expected = len(tokens) * law
     statistic = float(((np.bincount(tokens, minlength=VOCAB) - expected) ** 2 / expected).sum())
     freedom = VOCAB - 1
     assert statistic < freedom + 2 * math.sqrt(21 * freedom) + 42  # Laurent and Massart 2000, x = 21
-
-
-@KINDS
-def test_who_knows_the_seed_sees_no_more_than_a_draw(kind: type[TokenDrafter]) -> None:
-    check_noise(kind)
-
-
-@KINDS
-def test_noise_that_follows_the_seed_is_found(kind: type[TokenDrafter]) -> None:
-    with pytest.raises(AssertionError):
-        check_noise(kind, with_known_noise)
 
 
 def test_no_noise_comes_twice() -> None:

@@ -153,16 +153,6 @@ def plain_likelihoods(engine: Engine, query: str, history: Sequence[Message] = (
     return found
 
 
-@pytest.mark.parametrize("query", [QUERY, " ".join([QUERY] * 6)], ids=["short", "long"])
-@pytest.mark.parametrize("name", ["qwen2-sliding", "llama-grouped", "opt", "gpt-neox"])
-def test_likelihoods_are_what_a_plain_pass_says(load: Load, name: str, query: str) -> None:
-    engine = load(name)
-    found = likelihoods(engine, DOCUMENTS, query)
-    assert found == pytest.approx(plain_likelihoods(engine, query), abs=1e-3)
-    assert len(set(found)) == len(DOCUMENTS), "rows differ"
-    assert likelihoods(engine, [], query) == found[1:2], "an empty document is a bare row"
-
-
 def test_the_question_alone_is_scored(load: Load) -> None:
     """What precedes it, a document and earlier turns, changes what it is scored by, and is not scored itself."""
     engine = load("llama-grouped")

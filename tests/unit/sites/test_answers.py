@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tandem import Config, Tandem
-from tandem.events import Event
 from tandem_lab.bundled import read_bundled_questions
 from tests.cluster.federation import Loop, settings_of
 from tests.cluster.recorded import CASES, TEMPERATURES, check_answers
@@ -91,27 +89,3 @@ def test_a_worker_that_asks_sees_its_own_documents_and_gets_an_answer_that_needs
     at_server = owners.query(question, seed=0, max_new_tokens=1)
     assert {source.party for source in at_server.sources} == {"alice", "bob"}
     assert not any(source.title or source.text for source in at_server.sources)
-
-
-def test_a_vote_crosses_as_a_short_list(owners: Tandem) -> None:
-    """Of two workers, with heartbeats and whatever is resent; two whole votes would take 13,000 bytes per token."""
-    options = {"draft_rule": "coupled", "max_proposal": 0, "pacing": "stop_and_wait"}
-    answer = owners.query(QUESTIONS[0], seed=0, temperature=1.0, **options)  # type: ignore[arg-type]
-    counted = answer.statistics
-    assert counted.num_certified + counted.num_escalated >= len(answer.token_ids)
-    assert counted.received_bytes / counted.num_tokens < 2 * 1000
-
-
-def test_nobody_but_the_worker_that_asks_has_the_events(owners: Tandem) -> None:
-    answer = owners.query(QUESTIONS[0], seed=2, max_new_tokens=4, home="bob")
-
-    async def events_at(party: str) -> list[Event]:
-        site = owners.sites[party]
-        found: list[Event] = await site.call("draft_queue", "events", answer.session, 0, 0.2, False)
-        return found
-
-    def count(party: str) -> int:
-        return len(asyncio.run(events_at(party)))
-
-    assert count("bob") >= len(answer.tokens) + 1
-    assert count("server") == count("alice") == 0

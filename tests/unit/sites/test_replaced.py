@@ -80,12 +80,20 @@ def answers(tandem: Tandem) -> list[tuple[int, ...]]:
     return [tandem.query(question, **OPTIONS).token_ids for question in QUESTIONS]
 
 
+def frames_of_light_actors(cloud: Cloud) -> set[str]:
+    """With whom they exchange frames."""
+    return {name for role in LIGHT for name in cloud.loop.run(cloud.actors[role].statistics()).links}
+
+
 @pytest.mark.parametrize("lost", [["retriever"], ["decoder"], LIGHT])
 def test_whoever_is_lost_in_an_answer_is_replaced_among_the_others(tmp_path: Path, lost: list[str]) -> None:
     """What the others hold for a draft queue that is no more, they free."""
     cloud = Cloud(folder=tmp_path)
     tandem = Tandem(Config(), cloud)
     whole = answers(tandem)
+    names = frames_of_light_actors(cloud)
+    assert "cloud/decoder" in names
+    assert names.isdisjoint(f"cloud/{role}" for role in LIGHT), "they share a process"
     stream = tandem.stream(QUESTIONS[0], **OPTIONS)
     for event in stream:
         if isinstance(event, TokenEvent) and event.step == 2:

@@ -182,31 +182,6 @@ async def test_a_stranger_cannot_announce_a_long_frame(
     writer.close()
 
 
-async def cloud_with_room_for(
-    num_strangers: int, directory: str, monkeypatch: pytest.MonkeyPatch
-) -> tuple[Recorder, Endpoint]:
-    """A listening cloud that keeps so many connections without a proof, and where it listens."""
-    monkeypatch.setattr(sockets, "DIAL_LIMIT_S", 100.0)
-    monkeypatch.setattr(sockets, "MAX_UNPROVEN", num_strangers)
-    cloud = Recorder(QUEUE, directory, host="127.0.0.1")
-    return cloud, await cloud.plane.start()
-
-
-async def test_connections_without_a_proof_are_bounded(
-    directory: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The oldest makes room, so that a flood of strangers keeps nobody out."""
-    cloud, endpoint = await cloud_with_room_for(8, directory, monkeypatch)
-    strangers = [await dial_raw(endpoint) for _ in range(30)]
-    await asyncio.wait_for(asyncio.gather(*(reader_end(reader) for reader, _ in strangers[:22])), 60)
-    assert cloud.plane.num_connections == 8
-    device = Recorder(PEER, directory)
-    await asyncio.wait_for(device.plane.connect(endpoint), 60)
-    await until(lambda: cloud.connected == [PEER])
-    for _, writer in strangers:
-        writer.close()
-
-
 async def prove_raw(endpoint: Endpoint, name: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A connection with a right proof and nothing behind it, as that of a host that vanished."""
     reader, writer = await dial_raw(endpoint)

@@ -1,7 +1,7 @@
-"""Defects of mode dual, planted one at a time: the fuzz property must find each.
+"""Defects of mode dual, planted one at a time: the fuzz property must find each, or a transcript.
 
-Four of these were defects of this code until the property found them: the Resync in order of arrival, the Begin taken
-as it comes, the proposals not kept after a Resync, and the later proposals forgotten.
+Four of these were defects of this code until the property found them: the Resync in order of arrival, the Begin
+taken as it comes, the proposals not kept after a Resync, and the later proposals forgotten.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from tandem_lab.simulation.world import CODEC, VOCAB, World
 from tests.unit.lab.simulation.planted import Planted, both_tests_of, put
 from tests.unit.protocol import transcript
 from tests.unit.protocol.test_transcripts import STORIES
+from tests.unit.protocol.transcript import play
 
 # ---- the mutants: alternative implementations of the small machines' public interfaces ------------------------------
 
@@ -477,3 +478,38 @@ def test_a_synchronous_loop_that_does_not_wait_is_found(monkeypatch: pytest.Monk
     story = STORIES["drafting: The synchronous loop drafts one token at a time, whatever the profiler says"]
     monkeypatch.setattr(transcript, "DraftingSession", Impatient)
     assert transcript.play(story) != story
+
+
+class CountsFromTheDraft(Log):
+    """The wait of a step begins before the one before is committed: when its draft is there."""
+
+    @property
+    def committed_s(self) -> float:
+        return self.opened_s
+
+    @committed_s.setter
+    def committed_s(self, now_s: float) -> None:
+        pass
+
+
+class CountsFromTheCommit(BallotBox):
+    """The wait begins with the step, though the own vote is not there."""
+
+    def hold(self, source: str, vote: Vote, prefix: Prefix, arrived_s: float) -> bool:
+        super().hold(source, vote, prefix, 0.0)
+        return True
+
+
+@pytest.mark.parametrize(
+    ("mutant", "title"),
+    [
+        (CountsFromTheDraft, "Nor with a draft that came before its step: it begins with the commit"),
+        (CountsFromTheCommit, "The wait begins when the own vote is there, not with the query"),
+    ],
+)
+def test_a_wait_that_begins_at_another_time_is_found(
+    mutant: type[Log | BallotBox], title: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(mutant)(monkeypatch)
+    story = STORIES[f"patience: {title}"]
+    assert play(story) != story

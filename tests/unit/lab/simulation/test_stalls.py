@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from tandem.errors import Code
 from tandem.events import DoneEvent, PeerEvent, TokenEvent
 from tandem.messages import LinkFrame, ListRequest, Local
 from tandem.protocol.link import MAX_STALLS
@@ -88,32 +87,6 @@ def test_the_device_goes_on_without_a_cloud_that_votes_no_more(placement: str, n
         together = [event.token for event in tokens if not event.is_alone]
         assert tuple(together) == expected(case)[: len(together)]
         assert done.statistics.degraded_from == len(together)
-
-
-@pytest.mark.parametrize("placement", ["mirror", "cloud"])
-def test_who_would_rather_fail_is_told_that_the_cloud_is_there(placement: str) -> None:
-    run = case_of(1, placement=placement, on_peer_loss="fail").make()
-    mute_from(run, 0)
-    done, _ = ended(run)
-    assert done.error is not None
-    assert done.error.startswith("The cloud is there, but has sent nothing that the answer needs for 8.")
-    assert done.error.endswith("s; see its log, or set on_peer_loss to 'continue' or 'wait'.")
-    assert done.fault is not None
-    assert done.fault.code is Code.LOST
-
-
-def test_a_cloud_that_votes_again_is_taken_back() -> None:
-    """Its coordinator asks the decoder again and again; heartbeats in between bring nothing back."""
-    num_back = 0
-    for seed, placement in enumerate(PLACEMENTS):
-        run = long_run(seed, 300, placement=placement)
-        mute(run, lambda run=run: 0.3 < run.now_s < 4.0)  # type: ignore[misc]
-        changes = [event.is_alone for event in ended(run)[1]]
-        assert changes in ([], [True], [True, False])
-        if changes == [True, False]:
-            num_back += 1
-            assert run.outcome.tokens[Party.DEVICE] == run.outcome.tokens[Party.CLOUD]
-    assert num_back > 2
 
 
 def test_a_cloud_that_votes_once_after_each_return_is_waited_for_a_few_times_only() -> None:
