@@ -6,12 +6,10 @@ It writes no sensible word; everything else about it is as in a model of the Qwe
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
 from tandem.corpora import BUNDLED
+from tests.unit.engine.builders import byte_level
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 CHATML = (
@@ -31,21 +29,6 @@ SIZES = {
 }
 
 
-def build_tokenizer(texts: Iterable[str], vocab_size: int = 1024) -> Tokenizer:
-    """Byte-level BPE with ChatML's special tokens first."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=list(SPECIAL),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    return tokenizer
-
-
 def build(folder: Path, *, family: str = "qwen2", seed: int = 0, chat_template: str | None = CHATML) -> Path:
     """Write model and tokenizer into a folder, and return it.
 
@@ -56,7 +39,9 @@ def build(folder: Path, *, family: str = "qwen2", seed: int = 0, chat_template: 
 
     texts = [path.read_text("utf-8") for path in sorted(BUNDLED.rglob("*.md"))]
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=build_tokenizer(texts), eos_token=SPECIAL[0], pad_token=SPECIAL[0]
+        tokenizer_object=byte_level(*SPECIAL, texts=texts, vocab_size=1024),
+        eos_token=SPECIAL[0],
+        pad_token=SPECIAL[0],
     )
     if chat_template is not None:
         tokenizer.chat_template = chat_template

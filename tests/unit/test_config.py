@@ -103,6 +103,10 @@ WRONG = [
             ("sampling.temperature", "-1", "greater than or equal to 0", "-1", "0.0"),
             ("sampling.temperature", "hot", "a valid number", "'hot'", "0.0"),
             ("sampling.temperature", "nan", "a finite number", "nan", "0.0"),
+            ("sampling.temperature", "inf", "a finite number", "inf", "0.0"),
+            ("sampling.temperature", "true", "a valid number", "True", "0.0"),
+            ("sampling.top_k", "1.0", "a valid integer", "1.0", "0"),
+            ("sampling.stop", "[1]", "a valid string", "1", "[]"),
             ("link.port", "65536", "less than or equal to 65535", "65536", "0"),
             ("link.allow_plain", "1", "a valid boolean", "1", "false"),
             ("device.num_threads", "true", "a valid integer", "True", "1"),
@@ -119,6 +123,7 @@ WRONG = [
         )
     ),
     ("device.model=", "device.model must have at least 1 character (got ''); the default is \"auto\"."),
+    ("sampling.stop=['a', '']", "sampling.stop must have at least 1 character (got ''); the default is []."),
     *(
         (f"codec.parameters={{depth = {depth}}}",
          'The parameter depth of codec.name = "auto" must be a whole number of at least 1 and of at most 1024, but '

@@ -31,6 +31,7 @@ from tandem.engine.prompt import PromptBuilder
 from tandem.engine.template import ChatTemplate, PlainTemplate, find_template
 from tandem.engine.tokenizer import Detokenizer, StopRule, TextStream
 from tandem.plugins.torch.conversion import read_tokenizer
+from tests.chat_model import CHATML
 from tests.unit.engine.builders import byte_level, sentence_piece, unigram, with_bos
 
 LLAMA_3 = (
@@ -46,10 +47,6 @@ REFUSES_SYSTEM = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('No
 ALTERNATES = (
     "{% for message in messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
     "{{ raise_exception('Roles must alternate') }}{% endif %}{% endfor %}"
-)
-CHATML = (
-    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 WITHOUT_THOUGHTS = (
     "{% set content = message['content'] %}{% if message['role'] == 'assistant' and '</think>' in content %}"
