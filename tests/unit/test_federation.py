@@ -1,4 +1,5 @@
-"""A server and its workers in settings and queries: what is filled in, who sees what, and a sentence per mistake."""
+"""A server and its workers in settings and queries: what is filled in, who sees what, a sentence per mistake; and what
+all parties must have in common."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from tandem.config.schema import Config
 from tandem.errors import ClusterError, ConfigError, QueryError, TandemError
 from tandem.modes import SessionSpec
 from tandem.sites.startup import HANDSHAKE_FIELDS, compare
-from tandem.topology import SERVER, star
+from tandem.topology import PARTIES, SERVER, Party, star
 
 FILE = """
 [decoding]
@@ -168,3 +169,30 @@ def test_all_parties_are_compared(config: Config) -> None:
     )
     with pytest.raises(ClusterError, match=f"^{re.escape(sentence)}"):
         compare({SERVER: without, "alice": same, "bob": other})
+
+
+SAME = dict.fromkeys(HANDSHAKE_FIELDS, "same")
+
+
+@pytest.mark.parametrize("key", HANDSHAKE_FIELDS)
+def test_a_difference_is_an_error_that_names_both_values_and_the_remedy(key: str) -> None:
+    compare({party: dict(SAME) for party in PARTIES})
+    described = {Party.DEVICE: {**SAME, key: "one"}, Party.CLOUD: {**SAME, key: "other"}}
+    what, remedy = HANDSHAKE_FIELDS[key]
+    values = ("one", "other")
+    if key == "vocabulary_fingerprint":  # a hash, so the tokenizer is named
+        described[Party.DEVICE]["tokenizer"] = described[Party.CLOUD]["tokenizer"] = "GPT-2"
+        values = ("GPT-2 (one)", "GPT-2 (other)")
+    sentence = f"the same {what}, the device has {values[0]!r} and the cloud {values[1]!r}; {remedy}."
+    with pytest.raises(ClusterError, match=re.escape(sentence)):
+        compare(described)
+
+
+def test_vocabularies_that_differ_by_their_last_tokens_are_the_same() -> None:
+    few = {**SAME, "vocabulary_fingerprint": "b", "vocabulary_prefixes": ["b", "a"], "vocab_size": 9}
+    more = {**SAME, "vocabulary_fingerprint": "d", "vocabulary_prefixes": ["d", "c", "b"], "vocab_size": 11}
+    compare({Party.DEVICE: few, Party.CLOUD: more})
+    compare({Party.DEVICE: more, Party.CLOUD: few})
+    for prefixes in (["d", "c", "x"], ["d", "c"], []):
+        with pytest.raises(ClusterError, match="must have the same vocabulary"):
+            compare({Party.DEVICE: few, Party.CLOUD: {**more, "vocabulary_prefixes": prefixes}})

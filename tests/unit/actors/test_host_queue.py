@@ -1,4 +1,5 @@
-"""A cloud's draft queue with several devices: each has its own queries, within limits; no Ray and no model."""
+"""Draft queues, above all that of a cloud with several devices: each has its own queries, within limits; and what
+becomes of frames that an actor cannot use, or cannot send. No Ray and no model."""
 
 from __future__ import annotations
 
@@ -7,13 +8,25 @@ from typing import Any
 
 import pytest
 
-from tandem.actors.draft_queue import HostQueue
+from tandem.actors.draft_queue import DraftQueueActor, HostQueue
+from tandem.actors.retriever import RetrieverActor
 from tandem.config.schema import DevicesConfig, SamplingParams
 from tandem.errors import Code, Fault
 from tandem.joining.handshakes import queue_of
-from tandem.messages import Begin, Cancel, Heartbeat, LinkFrame, Open, encode
+from tandem.messages import (
+    Begin,
+    Cancel,
+    DecoderReady,
+    Heartbeat,
+    LinkFrame,
+    Open,
+    RetrieveFailed,
+    RetrieveResult,
+    encode,
+)
 from tandem.modes import SessionSpec
 from tandem.protocol import admission
+from tandem.protocol.routes import Send
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec
 from tests.unit.transport.conftest import PLANES
@@ -172,3 +185,56 @@ async def test_a_malformed_frame_and_a_malformed_query_are_counted() -> None:
     hosting.hear(PHONE, Open(spec=spec.to_json()), 5)
     assert len(hosting.refusals(PHONE)) == 2, "another number than its frame's"
     assert not hosting.outbox.begun()
+
+
+@pytest.fixture
+def queue() -> DraftQueueActor:
+    actor = DraftQueueActor(Party.DEVICE, runtime())
+    actor.plane = Outbox()  # type: ignore[assignment]
+    return actor
+
+
+@pytest.mark.parametrize("source", ["cloud/draft_queue", "device/decoder"])
+def test_a_body_without_its_message_is_counted_as_malformed(queue: DraftQueueActor, source: str) -> None:
+    """It is well-formed but names no session; the frame after it is still handled."""
+    queue.on_frames(source, [encode(Heartbeat()), encode(frame_of(Heartbeat()))])
+    assert queue.num_malformed == 1
+
+
+def test_malformed_frames_cannot_fill_a_log(queue: DraftQueueActor, caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever sends them decides how many there are."""
+    with caplog.at_level("WARNING"):
+        queue.on_frames("cloud/draft_queue", [b"nonsense"] * 1000)
+    assert queue.num_malformed == 1000
+    assert len(caplog.records) == 10, "the 1st, 2nd, 4th, ... 512th"
+
+
+def run_retriever(text: str) -> list[Any]:
+    """What a retriever sends for two queries, where the first finds a document of this text."""
+    actor = RetrieverActor(Party.DEVICE, runtime())
+    actor.plane = outbox = Outbox()  # type: ignore[assignment]
+    answers = [
+        RetrieveResult(session=session, ids=("d",), texts=(found,), scores=(0.5,), retrieve_us=1)
+        for session, found in ((1, text), (2, "short"))
+    ]
+    for answer in answers:
+        actor.dispatch([Send("decoder", answer)])
+    return outbox.messages
+
+
+def test_an_answer_that_cannot_be_sent_ends_its_query_alone() -> None:
+    """One that is too long used to break the connection within the site."""
+    failed, found = run_retriever("x" * (1 << 22))
+    assert isinstance(failed, RetrieveFailed)
+    assert failed.session == 1
+    assert "exceeds the 4194304 bytes" in failed.reason
+    assert found.texts == ("short",)
+
+
+def test_a_message_meant_within_a_site_is_refused_from_the_peer(queue: DraftQueueActor) -> None:
+    ready = DecoderReady(session=1, sources=(), scores=(), retrieve_us=0, prefill_us=0, notes=())
+    for message in (ready, Begin(session=1, spec="{}")):
+        queue.on_frames("cloud/draft_queue", [encode(message)])
+    assert queue.num_malformed == 2
+    queue.on_frames("device/decoder", [encode(ready)])
+    assert queue.num_malformed == 2

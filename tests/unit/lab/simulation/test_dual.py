@@ -1,4 +1,5 @@
-"""What a dual query tells and frees, beside its tokens, which `test_fuzz` compares; and what a party does alone."""
+"""What a dual query tells and frees, beside its tokens, which `test_fuzz` compares; what a party does alone; and that
+one message lost within a site costs time and nothing else."""
 
 from __future__ import annotations
 
@@ -12,7 +13,20 @@ import pytest
 
 from tandem.aggregation.document_weights import Weights
 from tandem.events import DoneEvent, EstimateEvent, PeerEvent, PlacementEvent, SourcesEvent, TokenEvent
-from tandem.messages import Heartbeat
+from tandem.messages import (
+    Ballot,
+    Begin,
+    DecoderReady,
+    End,
+    Heartbeat,
+    Local,
+    RetrieveRequest,
+    RetrieveResult,
+    Verdict,
+    VerifyResult,
+    Vote,
+)
+from tandem.modes import SessionSpec
 from tandem.protocol.log import Prefix
 from tandem.protocol.peer import Peer
 from tandem.protocol.routes import Send
@@ -21,6 +35,7 @@ from tandem.topology import PARTIES, Party
 from tandem_lab.simulation.link import Link
 from tandem_lab.simulation.scenario import Fault, make_scenario
 from tandem_lab.simulation.specs import change_spec
+from tandem_lab.simulation.virtual import VirtualRun
 from tests.unit.lab.simulation.planted import put
 from tests.unit.lab.simulation.world import (
     PLACEMENTS,
@@ -163,3 +178,55 @@ def test_a_heartbeat_to_nobody_is_found(monkeypatch: pytest.MonkeyPatch) -> None
     put(SendsToNobody)(monkeypatch)
     with pytest.raises(AssertionError):
         check_alone(0, Party.CLOUD)
+
+
+KINDS = (
+    RetrieveRequest, RetrieveResult, Begin, Verdict, Vote, Ballot,
+    VerifyResult, DecoderReady, End,
+)  # fmt: skip
+
+
+class Losing(VirtualRun):
+    """A run that loses the message number `number` of one kind at one party, and counts what it lost."""
+
+    kind: type[Any] = Begin
+    number = 0
+    where = Party.DEVICE
+    num_lost = 0
+
+    def is_lost(self, party: Party, send: Send) -> bool:
+        message = send.message.body if isinstance(send.message, Local) else send.message
+        if party is not self.where or not isinstance(message, self.kind):
+            return False
+        self.number -= 1
+        self.num_lost += self.number == -1
+        return self.number == -1
+
+
+def lose(spec: SessionSpec, kind: type[Any], where: Party, number: int = 0) -> Losing:
+    """A run over a good link that loses such a message."""
+    run = Case(spec, Link(delay_s=0.02)).make(lambda party, rng: 0.01, kind=Losing)
+    run.kind, run.where, run.number = kind, where, number
+    run.run(100.0)
+    assert run.num_lost == 1, "nothing was lost"
+    assert not any(run.open_sessions(party) for party in PARTIES)
+    return run
+
+
+@pytest.mark.parametrize("where", PARTIES)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_one_lost_message_costs_time_and_nothing_else(kind: type[Any], where: Party) -> None:
+    spec = make_spec(4, placement="mirror", max_new_tokens=10, device_documents=2, cloud_documents=3)
+    for number in (0, 1, 3) if kind in (Verdict, Vote, Ballot, VerifyResult) else (0,):
+        outcome = lose(spec, kind, where, number).outcome
+        assert agree(outcome) == synchronous(spec)
+        assert outcome.ended_s < 12.0
+
+
+@pytest.mark.parametrize("kind", [Verdict, Vote, Ballot, VerifyResult, RetrieveResult])
+def test_a_party_that_answers_solo_is_reminded_too(kind: type[Any]) -> None:
+    done = lose(
+        make_spec(4, only=Party.DEVICE, max_new_tokens=10, device_documents=2), kind, Party.DEVICE
+    ).outcome.done
+    assert done is not None
+    assert done.reason in ("eos", "stop", "length")
