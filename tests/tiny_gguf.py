@@ -14,6 +14,8 @@ from tokenizers import pre_tokenizers
 WIDTH, LAYERS, CONTEXT = 64, 2, 1024
 HEADS, KEY_HEADS, INNER = 2, 1, 128
 MERGES = ["a b", "Ġ a", "Ċ Ċ", "1 2"]
+NORMAL, CONTROL, USER, BYTE = 1, 3, 4, 6
+"""Types of tokens."""
 VOCABULARY = [
     "<|endoftext|>",
     *sorted(pre_tokenizers.ByteLevel.alphabet()),
@@ -263,6 +265,31 @@ def _add_tensors(writer: Any, random: np.random.Generator, quantisation: Any, te
             writer.add_tensor(name, quantize(values, quantisation), raw_dtype=quantisation)
         else:
             writer.add_tensor(name, values)
+
+
+def write_tokenizer(
+    path: Path, kind: str, tokens: Mapping[str, int], *, architecture: str = "llama", **more: Any
+) -> Path:
+    """A file with a tokenizer, and no model to speak of. more: values of the tokenizer by their names."""
+    from gguf import GGUFWriter
+
+    writer: Any = GGUFWriter(path, architecture)
+    for add in (writer.add_block_count, writer.add_head_count, writer.add_head_count_kv):
+        add(1)
+    for add in (writer.add_context_length, writer.add_embedding_length, writer.add_feed_forward_length):
+        add(32)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_vocab_size(len(tokens))
+    writer.add_tokenizer_model(kind)
+    writer.add_token_list(list(tokens))
+    writer.add_token_types(list(tokens.values()))
+    writer.add_token_scores([-float(index) for index in range(len(tokens))])
+    if kind == "gpt2":
+        writer.add_token_merges(MERGES)
+    for name, value in more.items():
+        getattr(writer, f"add_{name}")(value)
+    writer.add_tensor("token_embd.weight", np.zeros((len(tokens), 32), np.float32))
+    return write_out(writer, path)
 
 
 def write_lora(path: Path, update: Mapping[str, tuple[NDArray[np.float32], NDArray[np.float32]]]) -> Path:

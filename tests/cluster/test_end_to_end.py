@@ -6,11 +6,13 @@ import importlib
 from pathlib import Path
 
 import psutil
+import pytest
 import ray
 from tandem.plugins.ray.handles import is_node_there, raylet_socket
 
 from tandem import Tandem
 from tandem.plugins.ray.actors import is_node_there, raylet_socket
+from tests.cluster.recorded import CASES, TEMPERATURES, check_answers
 
 from .conftest import descendants
 
@@ -66,3 +68,16 @@ def test_no_node_is_told_the_command_line_of_a_client(rag: Tandem) -> None:
     entrypoints = [job.get("Entrypoint", job.get("entrypoint")) for job in state.jobs()]
     assert entrypoints
     assert set(entrypoints) == {"tandem"}
+
+
+PAIRS = (range(2, 4), pytest.param(range(8), marks=pytest.mark.nightly("four times as many pairs")))
+"""The first two are asked in one process, by `tests/unit/sites`."""
+
+
+@pytest.mark.parametrize("pairs", PAIRS)
+@pytest.mark.parametrize(("codec", "case"), CASES)
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+def test_live_answers_are_those_recorded(
+    rag: Tandem, codec: str, case: str, temperature: int, pairs: range
+) -> None:
+    check_answers(rag, codec, case, temperature, pairs)

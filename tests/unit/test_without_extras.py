@@ -14,8 +14,7 @@ import tandem
 from tandem.engine.tokenizer import byte_level_alphabet
 from tandem.errors import install_line
 from tests.chat_model import CHATML
-from tests.gguf_file import CONTROL, NORMAL, write
-from tests.tiny_gguf import MERGES
+from tests.tiny_gguf import CONTROL, MERGES, NORMAL, write_tokenizer
 
 HIDDEN = (
     *("torch", "transformers", "sentence_transformers", "ray"),
@@ -83,7 +82,7 @@ def test_it_indexes_finds_and_builds_prompts(tmp_path: Path) -> None:
     names = [*byte_level_alphabet(), *(pair.replace(" ", "") for pair in MERGES)]
     tokens = dict.fromkeys(names, NORMAL) | dict.fromkeys(("<|im_start|>", "<|im_end|>"), CONTROL)
     end = {"eos_token_id": len(tokens) - 1, "tokenizer_pre": "smollm"}
-    file = write(tmp_path / "model.gguf", "gpt2", tokens, chat_template=CHATML, **end)
+    file = write_tokenizer(tmp_path / "model.gguf", "gpt2", tokens, chat_template=CHATML, **end)
     row = json.loads(run(DEVICE, tmp_path / "pages", tmp_path / "index", file)[-1])
     wrapper = read_tokenizer(file)
     messages = [

@@ -14,7 +14,7 @@ from tandem.engine.tokenizer import Vocabulary
 from tandem.errors import GenerationError
 from tandem.plugins.gguf import tokenizer as gguf_tokenizer
 from tandem.plugins.torch.conversion import read_tokenizer
-from tests.gguf_file import BYTE, CONTROL, NORMAL, USER, write
+from tests.tiny_gguf import BYTE, CONTROL, NORMAL, USER, write_tokenizer
 
 pytest.importorskip("gguf", reason="the package gguf (extra torch) is not installed")
 
@@ -58,7 +58,7 @@ TEXTS = ("ab aab\n\n12 日本", "a<think>b</s>", "aab  b", "<|endoftext|>ab<｜b
 def test_it_is_what_transformers_makes_of_the_file(
     tmp_path: Path, kind: str, tokens: dict[str, int], more: dict[str, Any]
 ) -> None:
-    file = write(tmp_path / "x.gguf", kind, tokens, chat_template="{{ messages }}", **more)
+    file = write_tokenizer(tmp_path / "x.gguf", kind, tokens, chat_template="{{ messages }}", **more)
     tokenizer, info = load_tokenizer(str(file))
     wrapper = read_tokenizer(file)
     theirs = info_of(wrapper)
@@ -80,7 +80,7 @@ def test_it_is_what_transformers_makes_of_the_file(
 def test_tokens_that_texts_are_searched_for_keep_their_spelling_and_ids(tmp_path: Path) -> None:
     """transformers spells DeepSeek's special tokens in the byte alphabet, and gives what they were ids beyond the
     model's; so it does with <|endoftext|> where a family has none."""
-    file = write(
+    file = write_tokenizer(
         tmp_path / "x.gguf", "gpt2", BYTE_LEVEL, tokenizer_pre="gpt-2", bos_token_id=13, add_bos_token=True
     )
     tokenizer, info = load_tokenizer(str(file))
@@ -120,7 +120,7 @@ def test_tokens_that_texts_are_searched_for_keep_their_spelling_and_ids(tmp_path
 def test_one_that_cannot_be_read_is_one_sentence(
     tmp_path: Path, kind: str, tokens: dict[str, int], more: dict[str, Any], reason: str
 ) -> None:
-    file = write(tmp_path / "x.gguf", kind, tokens, **more)
+    file = write_tokenizer(tmp_path / "x.gguf", kind, tokens, **more)
     with pytest.raises(GenerationError) as raised:
         gguf_tokenizer.load(file)
     assert str(raised.value).startswith(f"The tokenizer of {str(file)!r} ")
