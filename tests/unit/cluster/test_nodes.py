@@ -1,4 +1,4 @@
-"""Stopping a node: all that it started ends too, politely or not, and nothing else. Waiting until one is listed."""
+"""Stopping a node ends all that it started and nothing else; waiting until one is listed; where its token is from."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ import pytest
 
 from tandem.config.schema import Config
 from tandem.errors import ClusterError
-from tandem.plugins.ray import attach, nodes
+from tandem.plugins.ray import attach, credentials, nodes, registry
 from tandem.plugins.ray.nodes import NodeInfo
+from tandem.system.paths import state_folder
 from tandem.topology import Party
 
 LIMIT_S = 0.5
@@ -166,3 +167,84 @@ def test_a_node_that_never_joins(start: Start, monkeypatch: pytest.MonkeyPatch, 
         processes[0].kill()
     with pytest.raises(ClusterError, match=r"The device's node did not join the cluster at 127\.0\.0\.1:1"):
         attach.wait_for_node(node, 60.0 if ends else 0.2)
+
+
+ADDRESS = "10.0.0.1:6379"
+NAMES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty home, an empty registry, and nothing in the environment."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    for name in NAMES:
+        monkeypatch.setenv(name, "")  # so that what the code under test sets is undone
+        monkeypatch.delenv(name)
+    return tmp_path
+
+
+def chosen() -> tuple[str | None, ...]:
+    return tuple(os.environ.get(name) for name in NAMES)
+
+
+def record(token: str | None) -> None:
+    state_folder().mkdir(parents=True, exist_ok=True)
+    registry.register(NodeInfo("cloud", ADDRESS, os.getpid(), "", "", token=token))
+
+
+def write_default_file(home: Path) -> Path:
+    (home / ".ray").mkdir()
+    (home / ".ray" / "auth_token").write_text("theirs")
+    return home / ".ray" / "auth_token"
+
+
+def test_the_recorded_token_counts_before_rays_own_file(home: Path) -> None:
+    write_default_file(home)
+    record("recorded")
+    assert credentials.find_token(ADDRESS) == "recorded"
+    assert chosen() == ("token", "recorded", None)
+
+
+@pytest.mark.parametrize("name", ["RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"])
+def test_the_environment_counts_first_and_sets_the_mode(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    record("recorded")
+    monkeypatch.setenv(name, "mine")
+    credentials.find_token(ADDRESS)
+    assert os.environ["RAY_AUTH_MODE"] == "token"
+    assert credentials.describe_source().startswith(name)
+
+
+def test_a_token_file_that_ray_would_die_of(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(home / "nowhere"))
+    credentials.find_token(ADDRESS)
+    with pytest.raises(ClusterError, match=r"^The token file .*nowhere cannot be read \(No such file"):
+        credentials.check_token_file()
+
+
+@pytest.mark.parametrize("host", ["", "127.0.0.1", "::1", "[::1]", "localhost"])
+def test_what_stays_on_this_machine_needs_no_protection(host: str) -> None:
+    credentials.require_protection(host, Config())
+
+
+def test_a_node_that_others_reach_is_refused_without_tls_and_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    host, plain = "10.0.0.1", Config.load(None, ["link.allow_plain=true"])
+    with pytest.raises(
+        ClusterError, match=r"\(10\.0\.0\.1\) needs TLS \(RAY_USE_TLS=1 and certificates\), since"
+    ):
+        credentials.require_protection(host, Config())
+    credentials.require_protection(host, plain)
+    monkeypatch.setenv("RAY_USE_TLS", "1")
+    credentials.require_protection(host, Config())
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    with pytest.raises(ClusterError, match=r"needs a token \(RAY_AUTH_MODE=token\), since"):
+        credentials.require_protection(host, Config())
+    monkeypatch.delenv("RAY_USE_TLS")
+    with pytest.raises(ClusterError, match=r"certificates\) and a token"):
+        credentials.require_protection("cloud.example", Config())
+
+
+@pytest.mark.parametrize(("join", "settings"), [(None, ["link.host=10.0.0.1"]), ("10.0.0.1:6379", [])])
+def test_no_such_node_is_started(join: str | None, settings: list[str]) -> None:
+    with pytest.raises(ClusterError, match=r"10\.0\.0\.1\) needs TLS"):
+        attach.start_node("device", join=join, config=Config.load(None, settings))

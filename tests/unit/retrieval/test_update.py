@@ -224,18 +224,13 @@ def write_while_read(path: Path, monkeypatch: pytest.MonkeyPatch, times: int) ->
     monkeypatch.setattr(loaders.SHARED, "read", overtaken)
 
 
-def test_a_file_that_changed_while_it_was_read_is_read_again(
-    corpus: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_file_that_changed_while_it_was_read_is_read_again_or_left_out(
+    corpus: Path, tmp_path: Path, embedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_while_read(corpus / "chess.txt", monkeypatch, 1)
     documents, problems, _ = loaders.load_path(corpus)
     assert documents[0].page_content.endswith("players. More.")
     assert problems == []
-
-
-def test_a_file_that_goes_on_changing_is_left_out(
-    corpus: Path, tmp_path: Path, embedder, monkeypatch: pytest.MonkeyPatch
-) -> None:
     write_while_read(corpus / "chess.txt", monkeypatch, 9)
     report = build_index(corpus, tmp_path / "index", embedder)
     sentence = "chess.txt was left out: it changed while it was read; index it again when it is finished."

@@ -24,17 +24,17 @@ from tests.unit.retrieval.conftest import WordEmbedder
 
 
 class Asked:
-    """An engine that notes the documents of each session."""
+    """An engine that notes the documents of each session, and how many of them are to be kept."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.opened: list[tuple[str, list[str]]] = []
+        self.opened: list[tuple[str, list[str], int | None]] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
     def open(self, session: str, query: str, documents: Sequence[str], *rest: Any, **options: Any) -> Any:
-        self.opened.append((session, list(documents)))
+        self.opened.append((session, list(documents), options.get("num_stored")))
         return self._engine.open(session, query, documents, *rest, **options)
 
 
@@ -59,7 +59,9 @@ def test_plain_rag_reads_the_passages_of_both_parties_in_one_prompt(household: P
         household, [question], methods, [Counts(2, 2), Counts(1, 1)], config, num_passages=4
     )
     engine: Any = household.engines[Party.DEVICE]
-    prompts = [documents for session, documents in engine.opened if session == "alone"]
+    alone = [asked for session, *asked in engine.opened if session == "alone"]
+    prompts = [documents for documents, _ in alone]
+    assert {num_stored for _, num_stored in alone} == {0}, "documents that are joined are not kept"
     hits = {party: household.retrievers[party].search(question.text, 4) for party in PARTIES}
     ranked = sorted((hit for each in hits.values() for hit in each), key=lambda hit: -hit.score)
     best = [hits[party][0] for party in PARTIES]
@@ -69,7 +71,9 @@ def test_plain_rag_reads_the_passages_of_both_parties_in_one_prompt(household: P
         ["\n\n".join(hit.document.page_content for hit in ranked[:4])],
         ["\n\n".join(hit.document.page_content for hit in sorted(best, key=lambda hit: -hit.score))],
     ]
-    assert len(prompts) == 4 + 2, "once each whatever the numbers of documents, but for DRCG, which joins so many"
+    assert len(prompts) == 4 + 2, (
+        "once each whatever the numbers of documents, but for DRCG, which joins so many"
+    )
     assert sorted(prompts[3][0].split("\n\n# ")) == sorted(
         text if prompts[3][0].startswith(text) else text.removeprefix("# ") for text in texts.values()
     )

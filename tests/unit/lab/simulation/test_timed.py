@@ -1,15 +1,19 @@
-"""Federated and speculative answers in virtual time: what must come out where a few sums say it."""
+"""Answers in virtual time take what can be counted by hand; strategies compare on equal sequences."""
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
 
+from tandem.aggregation.rules import draft_rule
 from tandem.protocol.link import QUEUED_FRAMES
-from tandem.topology import SERVER
+from tandem.scheduler import token_s
+from tandem.topology import PARTIES, SERVER, Party
 from tandem_lab.bench.systems import FEDERATED
-from tandem_lab.simulation import timed
+from tandem_lab.simulation import study, timed
+from tandem_lab.simulation.study import CODEC, LAWS, Accepted, draw_acceptance, link_of, rates, replay
 from tandem_lab.simulation.timed import Times, Timing, play_timed
 
 SERVER_S, WORKER_S, RTT_S, NUM_TOKENS = 0.015, 0.027, 0.1, 40
@@ -78,3 +82,37 @@ def test_a_cloud_that_goes_on_is_as_fast_and_what_is_sent_beside_it_leaves_no_lo
     assert pace_s(timing) <= 1.05 * pace_s(play_slow(0, rtt_s))
     sent_s = 8 * timing.num_bytes["device"] / 1e4
     assert sent_s < timing.committed_s[-1] + QUEUED_FRAMES * FRAME_S
+
+
+@pytest.mark.parametrize("accepted", LAWS)
+def test_four_pairs_of_laws_force_the_four_cases(accepted: Accepted) -> None:
+    device, cloud = (CODEC.decode(LAWS[accepted][party]) for party in PARTIES)
+    for temperature_rule in ("coupled", "algorithm1"):
+        rule = draft_rule(temperature_rule, 0.0)
+        found = rule.verify(device, cloud, eta_device=0.5, seed=7, step=3)
+        assert (found.device_accepted, found.cloud_accepted) == accepted
+        assert (found.acceptance_device, found.acceptance_cloud) == accepted  # 0/1 at temperature 0
+
+
+EQUAL = {Party.DEVICE: 0.06, Party.CLOUD: 0.06}
+ROUND_TRIP_S = 0.3
+
+
+def test_eq7_is_the_time_of_a_fixed_placement_with_equal_parties() -> None:
+    accepted = draw_acceptance(100, 0.7, 0.8, Random(5))
+    alpha = rates(accepted[:-1])  # nobody waits for the last one's consequences
+    for party in Party:
+        expected_s = token_s(0.06, 0.06, alpha[party.other], ROUND_TRIP_S)
+        assert replay(accepted, EQUAL, link_of(ROUND_TRIP_S), party.value).token_s == pytest.approx(
+            expected_s, rel=0.03
+        )
+
+
+def test_a_replay_of_another_sequence_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stubborn(study.ScriptedModel):
+        def __init__(self, party: Party, accepted: list[Accepted]) -> None:
+            super().__init__(party, [(True, True)] * len(accepted))
+
+    monkeypatch.setattr(study, "ScriptedModel", Stubborn)
+    with pytest.raises(RuntimeError, match="another sequence"):
+        replay([(True, False)], EQUAL, link_of(0.0), "device")
