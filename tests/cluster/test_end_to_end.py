@@ -8,7 +8,6 @@ from pathlib import Path
 import psutil
 import pytest
 import ray
-from tandem.plugins.ray.handles import is_node_there, raylet_socket
 
 from tandem import Tandem
 from tandem.plugins.ray.actors import is_node_there, raylet_socket

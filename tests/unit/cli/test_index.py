@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tandem.plugins.embedders import Embedder
-from tandem.retrieval import Embedder, Index, build_index
+from tandem.retrieval import Index, build_index
 from tandem.retrieval.documents import Document
 from tandem.system.paths import index_folder
 from tandem.topology import Party

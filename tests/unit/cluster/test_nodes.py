@@ -18,7 +18,7 @@ import pytest
 
 from tandem.config.schema import Config
 from tandem.errors import ClusterError
-from tandem.plugins.ray import attach, credentials, nodes, registry
+from tandem.plugins.ray import attach, nodes, registry
 from tandem.plugins.ray.nodes import NodeInfo
 from tandem.system.paths import state_folder
 from tandem.topology import Party
@@ -202,7 +202,7 @@ def write_default_file(home: Path) -> Path:
 def test_the_recorded_token_counts_before_rays_own_file(home: Path) -> None:
     write_default_file(home)
     record("recorded")
-    assert credentials.find_token(ADDRESS) == "recorded"
+    assert registry.find_token(ADDRESS) == "recorded"
     assert chosen() == ("token", "recorded", None)
 
 
@@ -210,21 +210,21 @@ def test_the_recorded_token_counts_before_rays_own_file(home: Path) -> None:
 def test_the_environment_counts_first_and_sets_the_mode(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     record("recorded")
     monkeypatch.setenv(name, "mine")
-    credentials.find_token(ADDRESS)
+    registry.find_token(ADDRESS)
     assert os.environ["RAY_AUTH_MODE"] == "token"
-    assert credentials.describe_source().startswith(name)
+    assert registry.describe_source().startswith(name)
 
 
 def test_a_token_file_that_ray_would_die_of(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(home / "nowhere"))
-    credentials.find_token(ADDRESS)
+    registry.find_token(ADDRESS)
     with pytest.raises(ClusterError, match=r"^The token file .*nowhere cannot be read \(No such file"):
-        credentials.check_token_file()
+        registry.check_token_file()
 
 
 @pytest.mark.parametrize("host", ["", "127.0.0.1", "::1", "[::1]", "localhost"])
 def test_what_stays_on_this_machine_needs_no_protection(host: str) -> None:
-    credentials.require_protection(host, Config())
+    registry.require_protection(host, Config())
 
 
 def test_a_node_that_others_reach_is_refused_without_tls_and_token(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,16 +232,16 @@ def test_a_node_that_others_reach_is_refused_without_tls_and_token(monkeypatch: 
     with pytest.raises(
         ClusterError, match=r"\(10\.0\.0\.1\) needs TLS \(RAY_USE_TLS=1 and certificates\), since"
     ):
-        credentials.require_protection(host, Config())
-    credentials.require_protection(host, plain)
+        registry.require_protection(host, Config())
+    registry.require_protection(host, plain)
     monkeypatch.setenv("RAY_USE_TLS", "1")
-    credentials.require_protection(host, Config())
+    registry.require_protection(host, Config())
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     with pytest.raises(ClusterError, match=r"needs a token \(RAY_AUTH_MODE=token\), since"):
-        credentials.require_protection(host, Config())
+        registry.require_protection(host, Config())
     monkeypatch.delenv("RAY_USE_TLS")
     with pytest.raises(ClusterError, match=r"certificates\) and a token"):
-        credentials.require_protection("cloud.example", Config())
+        registry.require_protection("cloud.example", Config())
 
 
 @pytest.mark.parametrize(("join", "settings"), [(None, ["link.host=10.0.0.1"]), ("10.0.0.1:6379", [])])

@@ -11,14 +11,12 @@ import pytest
 import ray
 from ray.core.generated import gcs_pb2
 from ray.exceptions import RayActorError
-from tandem.plugins.ray.launch import PartyLost
-from tandem.plugins.ray.table import explain_loss, explain_party, is_supervised, read_actors
 
 from tandem.actors.base import Runtime
 from tandem.config.schema import Config
+from tandem.plugins.ray import actors as module
 from tandem.plugins.ray import supervisor
-from tandem.plugins.ray import table as module
-from tandem.plugins.ray.actors import PartyLost
+from tandem.plugins.ray.actors import PartyLost, explain_loss, explain_party, is_supervised, read_actors
 from tandem.plugins.ray.supervisor import WATCH_S, Supervisor
 from tandem.protocol.routes import ROLES
 from tandem.topology import PARTIES, Party

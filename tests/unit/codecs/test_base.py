@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from tandem.plugins.papers.top_k import TopK
 
 from tandem.aggregation.distributions import Distribution
 from tandem.codecs import CodecSession, CodecStates, TopP, codec_of

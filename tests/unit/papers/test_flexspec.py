@@ -13,8 +13,6 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from tandem.plugins.papers.flexspec.examples import answer_rows, check_rows, draw_answers, text_rows
-from tandem.plugins.papers.flexspec.trunk import make_drafter, trunk_blocks
 
 from tandem.actors.loading import load_engine
 from tandem.aggregation.rules import coupled_acceptance
@@ -22,20 +20,24 @@ from tandem.config.schema import Config
 from tandem.engine.engine import Engine
 from tandem.engine.places import CARD, describe_card, find_mismatch
 from tandem.errors import GenerationError
-from tandem.plugins.papers.flexspec.build import Recipe, check_out, train_drafter
+from tandem.plugins.papers.flexspec.build import Recipe, check_out, make_drafter, train_drafter, trunk_blocks
 from tandem.plugins.papers.flexspec.training import (
     Acceptance,
     Example,
     Loss,
     Schedule,
     acceptance_of,
+    answer_rows,
+    check_rows,
     collate,
     distil,
     distillation_loss,
+    draw_answers,
     draw_pairs,
     logits_of,
     measure,
     pair_of,
+    text_rows,
     whole,
 )
 from tandem.plugins.torch.model import load_model

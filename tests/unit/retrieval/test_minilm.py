@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tandem.corpora import CORPORA, HOUSEHOLD, VECTORS
 from tandem.plugins.embedders import Embedder, LibraryPipeline
-from tandem.retrieval.embedding import OFFLINE_PACKAGE, Embedder, LibraryPipeline, resolve
+from tandem.retrieval.embedding import OFFLINE_PACKAGE, resolve
 from tandem.retrieval.index import Index
 from tandem.retrieval.retriever import Prepared, build_given_index
 from tandem.retrieval.store import text_key

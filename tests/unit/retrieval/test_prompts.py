@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 
 from tandem.errors import MINILM_PACKAGE, RetrievalError, install_line, install_model_line
-from tandem.plugins.embedders import Embedder
-from tandem.retrieval import Embedder, Retriever, build_index, embedding
+from tandem.plugins.embedders import CrossEncoderScorer, Embedder
+from tandem.retrieval import Retriever, build_index, embedding
 from tandem.retrieval.documents import Document, split
 from tandem.retrieval.embedding import resolve
-from tandem.retrieval.retriever import CrossEncoderScorer
 from tests.unit.retrieval.helpers import refused
 
 LENGTH = 48

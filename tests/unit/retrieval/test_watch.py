@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tandem.retrieval.watch import Follower
 
 from tandem.errors import RetrievalError
 from tandem.plugins.watching import follower as watch
 from tandem.plugins.watching.follower import Follower
-from tandem.retrieval import loaders, watch
+from tandem.retrieval import loaders
 from tandem.retrieval import retriever as following
 from tandem.retrieval.build import build_index, update_index
 from tandem.retrieval.documents import Document
