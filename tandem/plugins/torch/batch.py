@@ -155,7 +155,7 @@ class TorchRows:
         layers = sorted(self.keys)
         keys = (self.keys[layer][row, :, :, :num_tokens].transpose(1, 2) for layer in layers)
         values = (self.values[layer][row, :, :num_tokens] for layer in layers)
-        return DocumentCache(tuple(map(_on_cpu, keys)), tuple(map(_on_cpu, values)))
+        return DocumentCache(tuple(map(on_cpu, keys)), tuple(map(on_cpu, values)))
 
     def keep(self) -> TorchRows:
         """The cache itself, which nobody changes any more."""
@@ -165,7 +165,7 @@ class TorchRows:
         """Nothing to give back: the memory is freed with the object."""
 
 
-def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
+def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
     """A copy that shares no memory with the cache."""
     return tensor.to("cpu", copy=True, memory_format=torch.contiguous_format)
 
@@ -182,30 +182,6 @@ class PreemptibleModel:
         self._is_stale: IsStale | None = None
         for layer in layers:
             layer.register_forward_pre_hook(self._check)
-
-    def __call__(
-        self,
-        ids: torch.Tensor,
-        mask: torch.Tensor,
-        positions: torch.Tensor,
-        cache: DynamicCache,
-        is_stale: IsStale | None,
-        num_logits: int = 1,
-    ) -> torch.Tensor:
-        """Logits [rows, num_logits, vocab of the model] after the last of `ids`, extending `cache`; may be Preempted.
-
-        ids, positions: [rows, new]. mask: [rows, cached + new], 0 for padding. An abandoned pass leaves some
-        layers of `cache` longer than others.
-        """
-        return self.run(
-            is_stale,
-            input_ids=ids,
-            attention_mask=mask,
-            position_ids=positions,
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=num_logits,
-        )
 
     def run(self, is_stale: IsStale | None, **inputs: Any) -> torch.Tensor:
         """The logits of one pass over `inputs`; may raise Preempted."""
@@ -230,8 +206,6 @@ VALUE_BLOCK = 128
 the length: oneMKL above 192 on some processors."""
 NAME = "tandem_rows"
 """The name of this attention in transformers."""
-ARITHMETIC = "rows-2"
-"""Part of what identifies stored caches: another way of computing gives other last bits."""
 
 _IGNORED = frozenset(
     [
@@ -383,6 +357,8 @@ class BatchModel:
     saves_whole_rows = False
     keeps_turns = True
     expected_tokens = 64
+    arithmetic = "rows-2"
+    """Part of what identifies stored caches: another way of computing gives other last bits."""
     probabilities = staticmethod(probabilities)
 
     def __init__(self, model: PreemptibleModel) -> None:

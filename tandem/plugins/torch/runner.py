@@ -11,12 +11,12 @@ import torch
 
 from tandem.engine.kv import Cache, CacheForm
 from tandem.engine.places import context_length, decoder_layers
-from tandem.engine.port import IsStale, LoadOptions, Logits, Row
+from tandem.engine.port import IsStale, LoadOptions, Logits
 from tandem.engine.session import SessionRunner
 from tandem.errors import GenerationError
 from tandem.plugins.torch import model as models
-from tandem.plugins.torch.batch import ARITHMETIC, BatchModel, PreemptibleModel, TorchForm, find_fault
-from tandem.plugins.torch.session import GrowingSession, compute_document
+from tandem.plugins.torch.batch import BatchModel, PreemptibleModel, TorchForm, find_fault
+from tandem.plugins.torch.growing import GrowingModel
 
 
 class TorchRunner(SessionRunner):
@@ -32,14 +32,16 @@ class TorchRunner(SessionRunner):
         self.vocab_size = int(model.config.get_text_config(decoder=True).vocab_size)  # of its output
         self.context_length = context_length(model.config)
         self.shared: Any = None  # the model whose tensors it uses, as long as it is here
-        self._forward = PreemptibleModel(model, decoder_layers(model))
+        forward = PreemptibleModel(model, decoder_layers(model))
+        self.row_model: BatchModel | GrowingModel = GrowingModel(forward)
         self.fault: str | None = "batching is off"
         if is_batched:
-            self.row_model = batch = BatchModel(self._forward)
+            batch = BatchModel(forward)
             self.fault = find_fault(batch, model, self.vocab_size, self.context_length)
-            if self.fault is not None:
+            if self.fault is None:
+                self.row_model = batch
+            else:
                 batch.release()
-        self.is_batched = self.fault is None
 
     @property
     def configurations(self) -> tuple[Any, Any]:
@@ -55,9 +57,7 @@ class TorchRunner(SessionRunner):
     def computing_fingerprint(self) -> str:
         """A fingerprint of weights, libraries, kind of processor, threads."""
         computation = models.fingerprint_computation(self.model, self.weights_fingerprint)
-        if not self.is_batched:
-            return computation
-        return sha256(f"{computation} {ARITHMETIC}".encode()).hexdigest()[:32]
+        return sha256(f"{computation} {self.row_model.arithmetic}".encode()).hexdigest()[:32]
 
     def describe(self) -> dict[str, Any]:
         """PyTorch's version and the model's size and number format."""
@@ -68,35 +68,17 @@ class TorchRunner(SessionRunner):
             "dtype": str(self.model.dtype).removeprefix("torch."),
         }
 
-    def open(
-        self, session: str, rows: Sequence[Row], num_new_tokens: int, *, num_scored: int, is_later_turn: bool
-    ) -> None:
-        """Start a session of the kind that the self-check allows."""
-        if self.is_batched:
-            super().open(session, rows, num_new_tokens, num_scored=num_scored, is_later_turn=is_later_turn)
-        else:
-            self.sessions[session] = GrowingSession(
-                rows, self._forward, self.caches, self.vocab_size, num_scored=num_scored
-            )
-
+    @torch.inference_mode()
     def forward(
         self, answers: Mapping[str, Sequence[int]], num_logits: Mapping[str, int], is_stale: IsStale | None
     ) -> list[Logits]:
-        """Compute what the answers need, one token of one session at a time where they are not batched."""
-        with torch.inference_mode():
-            if self.is_batched:
-                return super().forward(answers, num_logits, is_stale)
-            return [
-                self.sessions[name].last_logits(tokens, num_logits.get(name, 1), is_stale)
-                for name, tokens in answers.items()
-            ]
+        """Compute what the answers need."""
+        return super().forward(answers, num_logits, is_stale)
 
+    @torch.inference_mode()
     def compute_document(self, tokens: tuple[int, ...]) -> Cache:
         """The cache of a document, computed alone."""
-        with torch.inference_mode():
-            if self.is_batched:
-                return super().compute_document(tokens)
-            return compute_document(self._forward, tokens, None)
+        return super().compute_document(tokens)
 
 
 def load(path: str, options: LoadOptions) -> TorchRunner:

@@ -20,8 +20,7 @@ from tandem.aggregation.document_weights import MAX_QUESTION, MIN_PROBABILITY
 from tandem.conversation import Message
 from tandem.engine.engine import Engine
 from tandem.engine.kv import MemoryStore
-from tandem.plugins.torch import session as sessions
-from tandem.plugins.torch.batch import BatchModel, DocumentCache
+from tandem.plugins.torch.batch import BatchModel, PreemptibleModel
 from tandem.plugins.torch.runner import TorchRunner
 
 # Fixed, since the fixtures of conftest.py are not importable.
@@ -184,36 +183,15 @@ FALLBACKS = pytest.mark.parametrize("name", ["llama growing", "opt growing"])
 
 
 @FALLBACKS
-def test_mutant_padding_on_the_right(load: Load, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    pad_left = sessions.pad_left
+def test_mutant_later_positions_off_by_one(load: Load, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = PreemptibleModel.run
 
-    def on_the_right(
-        rows: Sequence[torch.Tensor | None], num_columns: int, device: torch.device
-    ) -> torch.Tensor:
-        batch = pad_left(rows, num_columns, device)
-        for row, tensor in enumerate(rows):
-            if tensor is not None:
-                batch[row] = batch[row].roll(tensor.shape[1] - num_columns, dims=1)
-        return batch
+    def shifted(model: PreemptibleModel, is_stale: Any, **inputs: Any) -> torch.Tensor:
+        positions = inputs["position_ids"]
+        return run(model, is_stale, **inputs | {"position_ids": positions + (positions[0, 0] > 0)})
 
     assert is_right(load(name))
-    monkeypatch.setattr(sessions, "pad_left", on_the_right)
-    assert not is_right(load(name))
-
-
-@FALLBACKS
-def test_mutant_positions_off_by_one(load: Load, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    compute_document = sessions.compute_document
-
-    def shifted(model: Any, tokens: Sequence[int], is_stale: Any) -> DocumentCache:
-        def call(ids: Any, mask: Any, positions: torch.Tensor, cache: Any, is_stale: Any) -> torch.Tensor:
-            result: torch.Tensor = model(ids, mask, positions + 1, cache, is_stale)
-            return result
-
-        call.device = model.device  # type: ignore[attr-defined]
-        return compute_document(call, tokens, is_stale)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(sessions, "compute_document", shifted)
+    monkeypatch.setattr(PreemptibleModel, "run", shifted)
     assert not is_right(load(name))
 
 

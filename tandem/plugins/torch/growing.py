@@ -1,0 +1,120 @@
+"""The fallback of models and devices that fail `find_fault`: a growing cache for each row, one row in each pass.
+
+The shape of a pass follows from its row alone: blocks of BLOCK tokens of a document and of what follows it, then one
+token at a time. A row's keys and values are then a function of its own tokens, so what is computed again after a
+rollback, or after a pass that was abandoned between two layers, equals what was never interrupted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers import DynamicCache
+
+from tandem.engine.port import IsStale
+from tandem.engine.session import Segment
+from tandem.plugins.torch.batch import MAX_TOKENS, DocumentCache, PreemptibleModel, on_cpu, probabilities
+
+BLOCK = 64
+"""Tokens of a prompt that a pass computes."""
+
+
+class GrowingRows:
+    """A `RowCache`: a cache of transformers for each row.
+
+    Without the model's configuration every layer keeps all positions, sliding windows become masks, and any position
+    can be rolled back.
+    """
+
+    def __init__(self, num_rows: int, device: torch.device) -> None:
+        self._device = device
+        self.rows = [DynamicCache() for _ in range(num_rows)]
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of all keys and values."""
+        return sum(layer.keys.nbytes + layer.values.nbytes for row in self.rows for layer in _layers(row))
+
+    def load(self, row: int, cache: DocumentCache) -> None:
+        """Begin a row with a document's keys and values."""
+        self.rows[row] = DynamicCache()
+        for layer, (keys, values) in enumerate(zip(cache.keys, cache.values, strict=True)):
+            self.rows[row].update(keys[None].to(self._device), values[None].to(self._device), layer)
+
+    def copy(self, row: int, source: GrowingRows, source_row: int, num_tokens: int) -> int:
+        """Begin a row with the first tokens of another cache's row."""
+        self.load(row, source.save(source_row, num_tokens))
+        return num_tokens
+
+    def rewind(self, row: int, num_tokens: int) -> int:
+        """Cut every layer to so many columns."""
+        for layer in _layers(self.rows[row]):
+            if (excess := layer.get_seq_length() - num_tokens) > 0:
+                layer.crop(-excess)
+        return num_tokens
+
+    def save(self, row: int, num_tokens: int) -> DocumentCache:
+        """The first tokens of a row, on the CPU."""
+        layers = _layers(self.rows[row])
+        return DocumentCache(
+            keys=tuple(on_cpu(layer.keys[0, :, :num_tokens]) for layer in layers),
+            values=tuple(on_cpu(layer.values[0, :, :num_tokens]) for layer in layers),
+        )
+
+    def keep(self) -> GrowingRows:
+        """The cache itself, which nobody changes any more."""
+        return self
+
+    def release(self) -> None:
+        """Nothing to give back: the memory is freed with the object."""
+
+
+def _layers(cache: DynamicCache) -> list[Any]:
+    return list(cache.layers)
+
+
+class GrowingModel:
+    """A `RowModel`: a model of transformers with its own attention."""
+
+    block: int | None = BLOCK
+    max_new = BLOCK
+    max_tokens = MAX_TOKENS
+    saves_whole_rows = False
+    keeps_turns = True
+    expected_tokens = 0
+    arithmetic = "growing-2"
+    probabilities = staticmethod(probabilities)
+
+    def __init__(self, model: PreemptibleModel) -> None:
+        self._model = model
+        self.device = model.device
+
+    def make_cache(self, num_rows: int, num_columns: int) -> GrowingRows:
+        """A cache of tensors, on the model's device."""
+        return GrowingRows(num_rows, self.device)
+
+    def empty(self, shape: tuple[int, ...]) -> torch.Tensor:
+        """A tensor that is not filled, on the model's device."""
+        return torch.empty(shape, device=self.device)
+
+    def __call__(self, segments: Sequence[Segment], is_stale: IsStale | None = None) -> list[torch.Tensor]:
+        """Compute the segments one after another, as each is a block of one row."""
+        return [self._compute(segment, is_stale) for segment in segments]
+
+    def _compute(self, segment: Segment, is_stale: IsStale | None) -> torch.Tensor:
+        row, (start,), (tokens,) = segment.first_row, segment.starts, segment.tokens
+        cache: GrowingRows = segment.cache
+        cache.rewind(row, start)  # an abandoned pass left some layers longer than others
+        end = start + len(tokens)
+        logits = self._model.run(
+            is_stale,
+            input_ids=torch.tensor([tokens], device=self.device),
+            attention_mask=torch.ones((1, end), dtype=torch.long, device=self.device),
+            position_ids=torch.arange(start, end, device=self.device)[None],
+            past_key_values=cache.rows[row],
+            use_cache=True,
+            logits_to_keep=max(1, segment.num_logits),  # 0 would be all
+        )
+        return logits[:, logits.shape[1] - segment.num_logits :].float()
