@@ -339,6 +339,18 @@ def _help(name: str) -> str:
     return shown.getvalue().strip()
 
 
+def kinds_of_files() -> str:
+    """A table of what `tandem index` reads."""
+    lines = [
+        "| files | extra | one document is | its text | its metadata |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for kind in file_kinds.own_kinds():
+        cells = (" ".join(kind.endings), kind.extra or "-", kind.documents, kind.text, kind.metadata)
+        lines.append(f"| {' | '.join(cell.replace('<', '`<').replace('>', '>`') for cell in cells)} |")
+    return "\n".join(lines)
+
+
 # ---- putting it together -------------------------------------------------------------------------------------
 
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
@@ -354,7 +366,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
     },
     "reference/cli.md": {"commands": command_pages},
     "reference/file-kinds.md": {
-        "kinds of files": file_kinds.as_markdown,
+        "kinds of files": kinds_of_files,
         "common rules": lambda: textwrap.fill(file_kinds.COMMON, 120),
     },
 }

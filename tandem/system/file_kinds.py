@@ -125,15 +125,3 @@ def as_text() -> str:
         f"{name:<{width}}  one document: {kind.documents}; text: {kind.text}\n{'':<{width}}  metadata: {kind.metadata}"
         for name, kind in rows
     )
-
-
-def as_markdown() -> str:
-    """The table for a page of the documentation."""
-    lines = [
-        "| files | extra | one document is | its text | its metadata |",
-        "| --- | --- | --- | --- | --- |",
-    ]
-    for kind in own_kinds():
-        cells = (" ".join(kind.endings), kind.extra or "-", kind.documents, kind.text, kind.metadata)
-        lines.append(f"| {' | '.join(cell.replace('<', '`<').replace('>', '>`') for cell in cells)} |")
-    return "\n".join(lines)
