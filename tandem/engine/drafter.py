@@ -160,17 +160,6 @@ class Drafter:
         token = self.draw(payload, seed=place.seed, step=place.step, party=place.party)
         return Step(place.step, token, payload)
 
-    def encode(
-        self,
-        logits: Logits,
-        log_weights: Sequence[float],
-        lineage: Sequence[bytes] = ROOT,
-        prefix: Sequence[int] = (),
-    ) -> tuple[bytes, NDArray[np.float64]]:
-        """The party's distribution q for one step, encoded and dense [vocab]."""
-        dense = self.distribution(logits, log_weights, prefix)
-        return self._states.encode(dense, lineage), dense
-
     def distribution(
         self, logits: Logits, log_weights: Sequence[float], prefix: Sequence[int] = ()
     ) -> NDArray[np.float64]:

@@ -51,7 +51,7 @@ def test_without_options_it_is_mix_encode_decode_draw(rule: str, temperature: fl
 
 def sent_distribution(drafter: Drafter, logits: torch.Tensor) -> Floats:
     """What the peer decodes, [vocab]."""
-    distribution = CODEC.decode(drafter.encode(logits, WEIGHTS)[0])
+    distribution = CODEC.decode(drafter.draft(logits, WEIGHTS, seed=0, step=0, party=Party.DEVICE).payload)
     dense = np.zeros(logits.shape[1])
     dense[distribution.ids] = distribution.probabilities
     return dense

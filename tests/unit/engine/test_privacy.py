@@ -140,7 +140,7 @@ def check_votes(**options: float) -> None:
     """As a peer reads them in full: within the bound, after temperature, options, mixture of rows and float32."""
     protected = drafter_of(Privacy(BOUND, lambda nats: True), **options)
     for tokens in product(range(VOCAB), repeat=2):
-        payload, _ = protected.encode(logits_after(tokens), WEIGHTS)
+        payload = protected.draft(logits_after(tokens), WEIGHTS, seed=0, step=0, party=Party.DEVICE).payload
         vote, bare = np.asarray(read_vote(payload, VOCAB), np.float64), bare_after(tokens, **options)
         assert ((vote > 0) == (bare > 0)).all()
         ratios = vote[bare > 0] / vote.sum() / bare[bare > 0]
