@@ -59,17 +59,23 @@ def engine_name(party: PartyConfig) -> str:
     return name_engine(party.engine, expand(model_path(party.model)), party.torch_device)
 
 
+def _engine_options(party: PartyConfig) -> dict[str, Any]:
+    """What the computed bits depend on besides the model, as `Engine.load` takes it."""
+    return {
+        "engine": party.engine,
+        "template": party.template,
+        "system_prompt": party.system_prompt,
+        "device": party.torch_device,
+        "dtype": party.dtype,
+        "gpu_layers": party.gpu_layers,
+        "cache_type": party.cache_type,
+        "library": party.engine_library,
+    }
+
+
 def engine_key(party: PartyConfig) -> tuple[object, ...]:
     """Equal for parties whose engines compute the same, on one machine."""
-    place = (
-        party.engine,
-        party.torch_device,
-        party.dtype,
-        party.gpu_layers,
-        party.cache_type,
-        party.engine_library,
-    )
-    return (party.model, party.template, party.system_prompt, *place)
+    return (party.model, *_engine_options(party).values())
 
 
 def describe_conversion(party: PartyConfig) -> str:
@@ -99,16 +105,9 @@ def load_engine(party: PartyConfig, *, num_threads: int | None = None) -> Engine
 
         return Engine.load(
             model_path(party.model),
-            engine=party.engine,
-            template=party.template,
-            system_prompt=party.system_prompt,
-            device=party.torch_device,
-            dtype=party.dtype,
             num_threads=num_threads or party.num_threads,
-            gpu_layers=party.gpu_layers,
-            library=party.engine_library,
-            cache_type=party.cache_type,
             shares_weights=True,
+            **_engine_options(party),
         )
 
 
