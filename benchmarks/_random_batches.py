@@ -16,7 +16,8 @@ from contextlib import suppress
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.engine.port import Logits, Preempted, Row, Runner
+from tandem.engine.port import Logits, Preempted, Row
+from tandem.engine.session import Runner
 
 Bits = NDArray[np.uint32]
 MAX_SESSIONS, MAX_BLOCK, COMPARED = 8, 8, 3
@@ -114,7 +115,7 @@ def play_batch(runner: Runner, draw: random.Random, max_rows: int) -> Iterator[t
                 runner.forward(
                     answers, num_logits, StaleAt(draw.randint(0, 9)) if draw.random() < 0.3 else None
                 )
-            runner.crop(some[0], draw.randint(0, 2 * MAX_BLOCK))
+            runner.sessions[some[0]].crop(draw.randint(0, 2 * MAX_BLOCK))
         answers = {name: case.answer for name, case in cases.items()}
         num_logits = {
             name: draw.randint(1, min(MAX_BLOCK, len(answer) + 1)) for name, answer in answers.items()
@@ -152,7 +153,7 @@ def walk(runner: Runner, draw: random.Random) -> Iterator[tuple[Bits, Bits]]:
             at += draw.choice([1, 1, 2, 5, 20, -1, -1, -2, -5, -20, -100])
             at = max(0, min(at, WALK_LENGTH))
             if draw.random() < 0.5:
-                runner.crop("walk", at)
+                runner.sessions["walk"].crop(at)
             num_logits = draw.randint(1, min(MAX_BLOCK, at + 1))
             (logits,) = runner.forward({"walk": answer[:at]}, {"walk": num_logits}, None)
             yield bits_of(logits)[0], alone[at + 1 - num_logits : at + 1]

@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks._common import finish, new_parser
 from tandem.engine.port import LoadOptions
 from tandem.engine.session import Segment
+from tandem.plugins.llama.rows import BLOCK
 from tandem.plugins.llama.runner import LlamaRunner
 from tests.tiny_gguf import RECURRENT, write_gguf
 
@@ -35,8 +36,8 @@ class Row:
         self._model = LlamaRunner(file, LoadOptions(num_threads=num_threads)).row_model
         self.cache = self._model.make_cache(1, CONTEXT + TOKENS)
         self.length = 0
-        for _ in range(0, CONTEXT, self._model.max_new):
-            self.compute(self._model.max_new)
+        for _ in range(0, CONTEXT, BLOCK):
+            self.compute(BLOCK)
 
     def compute(self, num_new: int) -> None:
         """One pass."""

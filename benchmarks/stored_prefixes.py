@@ -37,7 +37,7 @@ from tandem.engine.kv import DiskStore, DocumentCaches
 from tandem.engine.places import decoder_layers
 from tandem.engine.prompt import Prompt
 from tandem.engine.session import EngineSession, compute
-from tandem.plugins.torch.batch import BatchModel, PreemptibleModel, TorchForm
+from tandem.plugins.torch.batch import FORM, BatchModel, PreemptibleModel
 
 VOCAB, CONTEXT, QUERY_TOKENS, BUDGET = 4096, 1024, 16, 1 << 34
 SHAPE = {"hidden_size": 512, "intermediate_size": 1408, "num_attention_heads": 8, "num_key_value_heads": 2}
@@ -108,7 +108,7 @@ class Case:
             compute(self._batch, [session])
 
     def _files(self) -> DiskStore:
-        return DiskStore(self._folder, "random", BUDGET, print, TorchForm())
+        return DiskStore(self._folder, "random", BUDGET, print, FORM)
 
     def _drop_pages(self) -> None:
         for path in self._folder.glob("*/*/*"):

@@ -75,7 +75,7 @@ class Halves(StatelessCodec):
         return "halves/1"
 
 
-# ---- an engine: a function that loads a model and returns a `tandem.engine.port.Runner` -----------------------------
+# ---- an engine: a function that loads a model and returns a `tandem.engine.session.Runner` ----------
 
 
 def load_careful(path: str, options: LoadOptions) -> Any:

@@ -23,8 +23,9 @@ from tandem.conversation import NO_FRAME, SYSTEM_PROMPT, THOUGHT_END, Frame, Mes
 from tandem.engine import tokenizer as tokenizers
 from tandem.engine.kv import Cache, DiskStore
 from tandem.engine.places import AUTO, base_of, expand, load_tokenizer, name_engine
-from tandem.engine.port import IsStale, LoadOptions, Logits, Runner
+from tandem.engine.port import IsStale, LoadOptions, Logits
 from tandem.engine.prompt import Prompt, PromptBuilder
+from tandem.engine.session import Runner
 from tandem.engine.template import Template, find_template
 from tandem.engine.tokenizer import TokenizerInfo, describe_tokenizer
 from tandem.errors import GenerationError
@@ -118,7 +119,7 @@ class Engine:
         what the query says to the template. GenerationError if the query does not fit or the session is already open.
         """
         with self._lock:
-            if self.runner.is_open(session):
+            if session in self.runner.sessions:
                 raise GenerationError(f"Session {session!r} is already open; close it first.")
             if self.context_length is not None:
                 room = self._prompts.within(frame).answer_room(query, self.context_length, history)
@@ -180,13 +181,8 @@ class Engine:
         with self._lock:
             return self.runner.likelihoods(session)
 
-    def crop(self, session: str, num_tokens: int) -> None:
-        """Forget all but the first `num_tokens` of the answer, as `forward` does where an answer has other tokens."""
-        with self._lock:
-            self.runner.crop(session, num_tokens)
-
     def _check(self, session: str, tokens: Sequence[int], num_logits: int) -> None:
-        if not self.runner.is_open(session):
+        if session not in self.runner.sessions:
             raise GenerationError(f"Session {session!r} is not open; open it first.")
         if not 1 <= num_logits <= len(tokens) + 1:
             raise GenerationError(

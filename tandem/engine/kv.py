@@ -1,8 +1,8 @@
 """What an engine keeps of what it has computed: documents' caches, and the rows of ended queries.
 
 A row begins with its document (and the beginning-of-sequence token) at position 0, and that part sees nothing but
-itself. So its cache is a function of the model and of these tokens, and computed once it serves every question. What a
-cache consists of, only the runner knows that made it.
+itself. So its cache is a function of the model and of these tokens, and computed once it serves every question. What
+its tensors hold, only the runner knows that made it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from safetensors import SafetensorError, safe_open
 
@@ -26,12 +26,17 @@ from tandem.errors import first_line
 from tandem.system.paths import write_whole
 
 
-class Cache(Protocol):
-    """A runner's state after some tokens."""
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """A runner's state after the tokens of a document, as it may be stored; read only."""
+
+    tensors: Mapping[str, Any]  # of PyTorch, or arrays of numpy, by name
+    num_tokens: int
 
     @property
     def num_bytes(self) -> int:
         """Memory that it takes."""
+        return sum(tensor.nbytes for tensor in self.tensors.values())
 
 
 class CacheStore(Protocol):
@@ -41,29 +46,20 @@ class CacheStore(Protocol):
     def num_bytes(self) -> int:
         """Size of everything it holds."""
 
-    def get(self, tokens: Sequence[int]) -> Any | None:
+    def get(self, tokens: Sequence[int]) -> Cache | None:
         """The cache of a document's tokens, on the CPU; None if it is not there."""
 
-    def put(self, tokens: Sequence[int], cache: Any) -> None:
+    def put(self, tokens: Sequence[int], cache: Cache) -> None:
         """Keep a cache, on the CPU, if there is room for it at all. It is not changed afterwards."""
 
 
-class CacheForm(Protocol):
+class CacheForm(NamedTuple):
     """How the caches of a runner are written to files of safetensors."""
 
     framework: str  # as safetensors calls it: "pt" or "np"
-
-    def tensors(self, cache: Any) -> Mapping[str, Any]:
-        """Its tensors or arrays, by name."""
-
-    def build(self, get: Callable[[str], Any], num_tensors: int, num_tokens: int) -> Cache:
-        """The cache of those that `get` gives by name; ValueError if they are of another number of tokens."""
-
-    def save(self, tensors: Mapping[str, Any], metadata: dict[str, str]) -> bytes:
-        """The content of a file."""
-
-    def bytes_of(self, tensor: Any) -> memoryview:
-        """The bytes of one of them."""
+    names: Callable[[int], Sequence[str]]  # of so many tensors, in order
+    save: Callable[[dict[str, Any], dict[str, str]], bytes]  # the content of a file; of safetensors
+    bytes_of: Callable[[Any], memoryview]  # those of a tensor
 
 
 class MemoryStore:
@@ -72,14 +68,14 @@ class MemoryStore:
     def __init__(self, max_bytes: int) -> None:
         """max_bytes: of all tensors together; 0 keeps nothing."""
         self._max_bytes = max_bytes
-        self._entries: OrderedDict[tuple[int, ...], Any] = OrderedDict()
+        self._entries: OrderedDict[tuple[int, ...], Cache] = OrderedDict()
         self._lock = threading.Lock()
         self.num_bytes = 0
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def get(self, tokens: Sequence[int]) -> Any | None:
+    def get(self, tokens: Sequence[int]) -> Cache | None:
         """The cache of a document's tokens, which is evicted last from now on."""
         key = tuple(tokens)
         with self._lock:
@@ -87,7 +83,7 @@ class MemoryStore:
                 self._entries.move_to_end(key)
             return self._entries.get(key)
 
-    def put(self, tokens: Sequence[int], cache: Any) -> None:
+    def put(self, tokens: Sequence[int], cache: Cache) -> None:
         """Keep a cache, and evict the least recently used ones beyond the budget."""
         key = tuple(tokens)
         if cache.num_bytes > self._max_bytes:
@@ -109,7 +105,7 @@ class DocumentCaches:
         self.num_hits = 0
         self.num_misses = 0
 
-    def find(self, tokens: Sequence[int]) -> Any | None:
+    def find(self, tokens: Sequence[int]) -> Cache | None:
         """The stored cache of at least one token.
 
         It has the bits that computing it would give, as long as it was computed by this model with the same libraries,
@@ -119,7 +115,7 @@ class DocumentCaches:
         self.num_hits += cache is not None
         return cache
 
-    def keep(self, tokens: Sequence[int], make: Callable[[], Any], *, is_stored: bool = True) -> None:
+    def keep(self, tokens: Sequence[int], make: Callable[[], Cache], *, is_stored: bool = True) -> None:
         """A cache was computed; `make` copies it. is_stored: whether it goes to the store."""
         self.num_misses += 1
         if is_stored and self.store is not None:
@@ -320,7 +316,8 @@ class DiskStore:
                     raise ValueError("it is no cache of this document")
                 if about["model"] != self._model:
                     raise ValueError("it was made by another model")
-                cache = self._form.build(file.get_tensor, len(file.keys()), num_tokens)
+                names = self._form.names(len(file.keys()))
+                cache = Cache({name: file.get_tensor(name) for name in names}, num_tokens)
             if checksum(cache, self._form) != about["checksum"]:
                 raise ValueError("it does not match its checksum")
             return cache
@@ -346,7 +343,7 @@ class DiskStore:
             "model": self._model,
             "checksum": checksum(cache, self._form),
         }
-        content = self._form.save(self._form.tensors(cache), {"tandem": json.dumps(about)})
+        content = self._form.save(dict(cache.tensors), {"tandem": json.dumps(about)})
         for folder in reversed(path.parents[:3]):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_whole(path, content)
@@ -381,7 +378,7 @@ class DiskStore:
 def checksum(cache: Cache, form: CacheForm) -> int:
     """CRC-32 of all names, types, shapes and bytes: guards against accidents, at the speed of memory."""
     value = 0
-    for name, tensor in form.tensors(cache).items():
+    for name, tensor in cache.tensors.items():
         value = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), value)
         value = zlib.crc32(form.bytes_of(tensor), value)
     return value

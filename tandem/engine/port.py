@@ -1,19 +1,18 @@
 """The port through which a party uses whatever computes its language model: rows of tokens in, logits out.
 
 Above it stand prompts, templates, tokenizers and drafting, once for every engine (`tandem.engine.engine`). Below it a
-`Runner` keeps what it has computed, as it likes, as long as the bits stay the same.
+`Runner` (`tandem.engine.session`) keeps what it has computed, as long as the bits stay the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from tokenizers import Tokenizer
 
-from tandem.engine.kv import Cache, CacheForm, DocumentCaches, TurnCaches
 from tandem.engine.tokenizer import TokenizerInfo
 
 DTYPES = ("bfloat16", "float16", "float32")
@@ -91,72 +90,3 @@ class LoadOptions:
     shares_weights: bool = False
     """With other engines of this process that do, where the model and these options are equal; none of them may change
     a weight."""
-
-
-class Runner(Protocol):
-    """A language model that computes rows. Calls come from several threads, one after the other.
-
-    The promise: a row's logits are a function of that row and the answer so far alone, bit for bit, whatever else is
-    computed with them, however sessions are grouped, and whatever was computed and forgotten before.
-    """
-
-    vocab_size: int  # tokens that logits are given for: the model's, or fewer where its tokenizer has fewer
-    fault: str | None  # why sessions do not share passes; None: they do
-    form: CacheForm  # how its caches are written to files
-    caches: DocumentCaches  # set its `store` to keep them
-    turns: TurnCaches  # set its `max_bytes` to keep any
-
-    @property
-    def configurations(self) -> tuple[Any, Any]:
-        """The configurations of generation and of the model, as transformers has them; None: there is none."""
-
-    @property
-    def context_length(self) -> int | None:
-        """Positions that a row may have; None: there is no limit."""
-
-    @property
-    def weights_fingerprint(self) -> str:
-        """32 hexadecimal digits: equal for the same weights in the same precision."""
-
-    @property
-    def computing_fingerprint(self) -> str:
-        """32 hexadecimal digits: equal for runners that compute the same bits."""
-
-    def check_tokenizer(self, tokenizer: Tokenizer, name: str) -> None:
-        """GenerationError if the model's own vocabulary, where it has one, is another. name: of the model."""
-
-    def describe(self) -> dict[str, Any]:
-        """`engine` (its name and version), `num_parameters`, `num_bytes` and `dtype`, as the other parties are told;
-        plain values for JSON."""
-
-    def open(
-        self, session: str, rows: Sequence[Row], num_new_tokens: int, *, num_scored: int, is_later_turn: bool
-    ) -> None:
-        """Start a session; the first pass computes its rows. num_new_tokens: of the answer, at most. num_scored: the
-        last tokens of each row, of which `likelihoods` will tell. is_later_turn: whether it continues another session.
-        """
-
-    def forward(
-        self, answers: Mapping[str, Sequence[int]], num_logits: Mapping[str, int], is_stale: IsStale | None
-    ) -> list[Logits]:
-        """Logits [rows, num_logits, vocab_size] float32 of each session, in order; read only. Raises Preempted, after
-        which what whole passes had computed is kept.
-
-        answers: the whole answer so far of each; what of it was computed before is not computed again. num_logits:
-        after all tokens and after so many shorter prefixes that there are this many; default 1.
-        """
-
-    def likelihoods(self, session: str) -> tuple[float, ...]:
-        """The `question_likelihood` of each row, from its last `num_scored` - 1 tokens, once they are computed."""
-
-    def crop(self, session: str, num_tokens: int) -> None:
-        """Forget all but the first `num_tokens` of a session's answer."""
-
-    def close(self, session: str) -> None:
-        """Free a session, or keep its rows for a later turn; does nothing if there is none."""
-
-    def is_open(self, session: str) -> bool:
-        """Whether there is a session of this name."""
-
-    def compute_document(self, tokens: tuple[int, ...]) -> Cache:
-        """The cache of a document's tokens, which it neither looks for in the store nor puts there."""

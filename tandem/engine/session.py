@@ -7,6 +7,7 @@ either for any segments, or for segments of a fixed shape (`RowModel.block`), wh
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -15,7 +16,7 @@ from typing import Any, Protocol
 from tokenizers import Tokenizer
 
 from tandem.aggregation.document_weights import log_evidence, question_likelihood
-from tandem.engine.kv import Cache, DocumentCaches, KeptPrefix, Rows, TurnCaches, common_length
+from tandem.engine.kv import Cache, CacheForm, DocumentCaches, KeptPrefix, Rows, TurnCaches, common_length
 from tandem.engine.port import IsStale, Logits, Row
 
 # ---- What a model computes -----------------------------------------------------------------------------------
@@ -24,7 +25,7 @@ from tandem.engine.port import IsStale, Logits, Row
 class RowCache(Protocol):
     """The cache that a model has for the rows of one session."""
 
-    def load(self, row: int, cache: Any) -> None:
+    def load(self, row: int, cache: Cache) -> None:
         """Let a row begin with a document, as `save` gave it."""
 
     def copy(self, row: int, source: Any, source_row: int, num_tokens: int) -> int:
@@ -36,8 +37,8 @@ class RowCache(Protocol):
     def save(self, row: int, num_tokens: int) -> Cache:
         """The first tokens of a row, for the store."""
 
-    def keep(self) -> Cache:
-        """All rows, for a later turn. Nothing else is asked afterwards."""
+    def keep(self) -> Any:
+        """All rows, for a later turn, with their `num_bytes`. Nothing else is asked afterwards."""
 
     def release(self) -> None:
         """Nobody needs them any more."""
@@ -73,13 +74,11 @@ class RowModel(Protocol):
     """A model that computes segments of many caches. A row's logits do not depend on what else is computed."""
 
     max_tokens: int  # the most of all segments that it gets together
-    max_new: int  # the most new tokens of each row in one segment
-    block: int | None
+    block: int | None = None
     """None: a row has the same bits whatever its segments are. Else they have a fixed shape: one row each, a document
     and what follows it in blocks of so many tokens, and from the prompt's last token on one token each."""
-    saves_whole_rows: bool  # whether a document can be saved only as long as nothing follows it
-    keeps_turns: bool  # whether the rows of an ended session can begin those of another one
-    expected_tokens: int
+    keeps_turns: bool = True  # whether the rows of an ended session can begin those of another one
+    expected_tokens: int = 64
     """Caches have room for an answer of so many from the beginning, if it may become so long."""
 
     def make_cache(self, num_rows: int, num_columns: int) -> RowCache:
@@ -214,15 +213,13 @@ class EngineSession:
         if self._model.block is not None:
             yield from self._fixed_segments(max_tokens)
             return
-        pending = [
-            (len(prompt) + len(self._tokens) - length, self._until_border(row, length))
-            for row, (prompt, length) in enumerate(zip(self._prompts, self._lengths, strict=True))
-        ]
-        for (num_pending, limit), group in groupby(range(len(pending)), key=pending.__getitem__):
+        ends = zip(self._prompts, self._lengths, strict=True)
+        pending = [len(prompt) + len(self._tokens) - length for prompt, length in ends]
+        for num_pending, group in groupby(range(len(pending)), key=pending.__getitem__):
             rows = list(group)
             while rows and num_pending and max_tokens > 0:
                 some, rows = rows[:max_tokens], rows[max_tokens:]
-                count = min(num_pending, limit, max_tokens // len(some))
+                count = min(num_pending, max_tokens // len(some))
                 yield self._segment(some, count, num_pending)
                 max_tokens -= count * len(some)
 
@@ -253,12 +250,6 @@ class EngineSession:
             self.scores.add(row, end - segment.num_logits, computed)
             if row in self._unsaved and end >= len(self._rows[row].document):
                 self._save(row)
-
-    def _until_border(self, row: int, length: int) -> int:
-        """Tokens that a segment of this row may have, whose first `length` columns are cached."""
-        if self._model.saves_whole_rows and row in self._unsaved:
-            return min(self._model.max_new, len(self._rows[row].document) - length)
-        return self._model.max_new
 
     def _next_border(self, row: int, length: int) -> int:
         """Where the segment of fixed shape ends that begins at this column, which is a border."""
@@ -364,24 +355,52 @@ def _next_segments(
 # ---- Many sessions -------------------------------------------------------------------------------------------
 
 
-class SessionRunner:
-    """A `Runner` whose model is a `RowModel`, but for what describes the model."""
+class Runner(ABC):
+    """A language model that computes rows. Calls come from several threads, one after the other.
+
+    The promise: a row's logits are a function of that row and the answer so far alone, bit for bit, whatever else is
+    computed with them, however sessions are grouped, and whatever was computed and forgotten before.
+    """
 
     row_model: RowModel
-    vocab_size: int
+    vocab_size: int  # tokens that logits are given for: the model's, or fewer where its tokenizer has fewer
+    context_length: int | None  # positions that a row may have; None: there is no limit
+    fault: str | None = None  # why sessions do not share passes; None: they do
+    configurations: tuple[Any, Any] = (None, None)
+    """Those of generation and of the model, as transformers has them; None: there is none."""
+    form: CacheForm  # how its caches are written to files
 
     def __init__(self) -> None:
-        self.caches = DocumentCaches()
-        self.turns = TurnCaches()
-        self.sessions: dict[str, Any] = {}  # open ones, by name; read only
+        self.caches = DocumentCaches()  # set its `store` to keep them
+        self.turns = TurnCaches()  # set its `max_bytes` to keep any
+        self.sessions: dict[str, EngineSession] = {}  # open ones, by name; read only
 
-    def check_tokenizer(self, tokenizer: Tokenizer, name: str) -> None:
-        """Accept any: there is nothing to compare with."""
+    @property
+    @abstractmethod
+    def weights_fingerprint(self) -> str:
+        """32 hexadecimal digits: equal for the same weights in the same precision."""
+
+    @property
+    @abstractmethod
+    def computing_fingerprint(self) -> str:
+        """32 hexadecimal digits: equal for runners that compute the same bits."""
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """`engine` (its name and version), `num_parameters`, `num_bytes` and `dtype`, as the other parties are told;
+        plain values for JSON."""
+
+    def check_tokenizer(self, tokenizer: Tokenizer, name: str) -> None:  # noqa: B027 (torch has nothing to compare)
+        """GenerationError if the model's own vocabulary, where it has one, is another. name: of the model."""
 
     def open(
         self, session: str, rows: Sequence[Row], num_new_tokens: int, *, num_scored: int, is_later_turn: bool
     ) -> None:
-        """Start a session; the first pass looks up its documents and computes the rest."""
+        """Start a session; the first pass looks up its documents and computes the rest.
+
+        num_new_tokens: of the answer, at most. num_scored: the last tokens of each row, of which `likelihoods` will
+        tell. is_later_turn: whether it continues another session.
+        """
         self.sessions[session] = EngineSession(
             rows,
             self.row_model,
@@ -395,35 +414,31 @@ class SessionRunner:
     def forward(
         self, answers: Mapping[str, Sequence[int]], num_logits: Mapping[str, int], is_stale: IsStale | None
     ) -> list[Logits]:
-        """Compute what the answers need, in passes that their sessions share."""
-        sessions: list[EngineSession] = [self.sessions[name] for name in answers]
+        """Logits [rows, num_logits, vocab_size] float32 of each session, in order; read only. Raises Preempted, after
+        which what whole passes had computed is kept.
+
+        answers: the whole answer so far of each; what of it was computed before is not computed again. num_logits:
+        after all tokens and after so many shorter prefixes that there are this many; default 1.
+        """
+        sessions = [self.sessions[name] for name in answers]
         for session, (name, tokens) in zip(sessions, answers.items(), strict=True):
             session.request(tokens, num_logits.get(name, 1))
         compute(self.row_model, sessions, is_stale)
         return [session.logits for session in sessions]
 
     def likelihoods(self, session: str) -> tuple[float, ...]:
-        """The likelihood of the question in each row, once computed."""
-        scores: QuestionScores = self.sessions[session].scores
-        return scores.likelihoods
-
-    def crop(self, session: str, num_tokens: int) -> None:
-        """Forget all but the first tokens of the answer."""
-        self.sessions[session].crop(num_tokens)
+        """The `question_likelihood` of each row, from its last `num_scored` - 1 tokens, once they are computed."""
+        return self.sessions[session].scores.likelihoods
 
     def close(self, session: str) -> None:
-        """End a session, and keep its rows for a later turn if there is room."""
+        """Free a session, or keep its rows for a later turn; does nothing if there is none."""
         if closed := self.sessions.pop(session, None):
             closed.end(self.turns)
 
-    def is_open(self, session: str) -> bool:
-        """Whether there is a session of this name."""
-        return session in self.sessions
-
     def compute_document(self, tokens: tuple[int, ...]) -> Cache:
-        """The cache of a document, computed alone."""
+        """The cache of a document's tokens, which it neither looks for in the store nor puts there."""
         model = self.row_model
-        cache, step = model.make_cache(1, len(tokens)), model.block or min(model.max_tokens, model.max_new)
+        cache, step = model.make_cache(1, len(tokens)), model.block or model.max_tokens
         try:
             for start in range(0, len(tokens), step):
                 model([Segment(cache, 0, [start], [tokens[start : start + step]], 0)])

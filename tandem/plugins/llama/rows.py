@@ -14,17 +14,20 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
-from weakref import finalize, ref
+from weakref import finalize
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
+from tandem.engine.kv import Cache, CacheForm
 from tandem.engine.port import IsStale, Preempted
-from tandem.engine.session import Segment
+from tandem.engine.session import RowModel, Segment
 from tandem.errors import GenerationError
 from tandem.plugins.llama.library import Model, describe_failure, forget_failures
 
@@ -174,49 +177,19 @@ def _bytes_of(array: NDArray[np.uint8]) -> Any:
     return array.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
 
 
-@dataclass(frozen=True, slots=True)
-class State:
-    """The cache of one row's tokens, as llama.cpp writes it; read only."""
-
-    sections: tuple[NDArray[np.uint8], ...]
-    num_tokens: int
-
-    @property
-    def num_bytes(self) -> int:
-        """Size of all sections."""
-        return sum(section.nbytes for section in self.sections)
+def _names(num_tensors: int) -> list[str]:
+    return [*(f"section {number}" for number in range(num_tensors - 1)), "tokens"]
 
 
-class StateForm:
-    """The `CacheForm` of `State`."""
-
-    framework = "np"
-
-    def tensors(self, cache: State) -> dict[str, NDArray[Any]]:
-        """The sections of a state, by name, and its number of tokens."""
-        sections = {f"section {number}": section for number, section in enumerate(cache.sections)}
-        return sections | {"tokens": np.array([cache.num_tokens])}
-
-    def build(self, get: Callable[[str], Any], num_tensors: int, num_tokens: int) -> State:
-        """A state of tensors that are got by name; ValueError if it has another number of tokens."""
-        if (own := int(get("tokens")[0])) != num_tokens:
-            raise ValueError(f"a state of {own} tokens, not {num_tokens}")
-        return State(tuple(get(f"section {number}") for number in range(num_tensors - 1)), num_tokens)
-
-    def save(self, tensors: Mapping[str, NDArray[Any]], metadata: dict[str, str]) -> bytes:
-        """The bytes of a file."""
-        return save(dict(tensors), metadata)
-
-    def bytes_of(self, tensor: NDArray[Any]) -> memoryview:
-        """The bytes of a tensor, without a copy."""
-        return tensor.view(np.uint8).data
+FORM = CacheForm("np", _names, save, lambda array: array.view(np.uint8).data)
+"""Rows' caches have the sections that `Context.read` gives, and the number of their `tokens`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
     """The rows of a session that has ended."""
 
-    rows: Sequence[State]
+    rows: Sequence[Cache]
 
     @property
     def num_bytes(self) -> int:
@@ -289,10 +262,11 @@ class LlamaRows:
         context, slot = place
         marks[now] = context.read_recurrent(slot, self._spare.pop() if self._spare else None)
 
-    def load(self, row: int, cache: State) -> None:
+    def load(self, row: int, cache: Cache) -> None:
         """Write a document's state into the slot of a row."""
         context, slot = self.reserve(row, cache.num_tokens)
-        context.write(slot, cache.sections)
+        *sections, _ = cache.tensors.values()
+        context.write(slot, sections)
         self.lengths[row], self.marks[row] = cache.num_tokens, {}
 
     def copy(self, row: int, source: Kept, source_row: int, num_tokens: int) -> int:
@@ -304,11 +278,12 @@ class LlamaRows:
         self.load(row, kept)
         return self.rewind(row, min(num_tokens, kept.num_tokens))
 
-    def save(self, row: int, num_tokens: int) -> State:
+    def save(self, row: int, num_tokens: int) -> Cache:
         """The state of a row, which has so many tokens and no more."""
         assert self.lengths[row] == num_tokens
         context, slot = self.reserve(row, num_tokens)
-        return State(context.read(slot), num_tokens)
+        tensors = [*context.read(slot), np.array([num_tokens])]
+        return Cache(dict(zip(_names(len(tensors)), tensors, strict=True)), num_tokens)
 
     def keep(self) -> Kept:
         """The states of all rows; of a recurrent one its first copy."""
@@ -339,51 +314,36 @@ class StopFlag:
         self._text = ctypes.create_string_buffer(2)
         self.address = ctypes.cast(self._text, ctypes.c_void_p)
         self.callback = ctypes.cast(ctypes.CDLL(None).strlen, ctypes.c_void_p)
-        self._is_stale: IsStale | None = None
-        self._work = work = threading.Event()
-        threading.Thread(target=_poll, args=(work, ref(self)), daemon=True, name="llama-stop").start()
-        finalize(self, work.set)
+        self._poller = ThreadPoolExecutor(1, "llama-stop")
 
-    def watch(self, is_stale: IsStale | None) -> None:
-        """From now on a pass stops once this says True; None: it never does."""
-        self._is_stale = is_stale
+    @contextmanager
+    def watch(self, is_stale: IsStale | None) -> Iterator[None]:
+        """Within, a pass stops once this says True; None: it never does."""
         self._text[0] = b"\0"
+        is_over = threading.Event()
         if is_stale is not None:
-            self._work.set()
-
-    def poll(self) -> None:
-        """Ask once whether the pass is stale, and stop it then."""
-        is_stale = self._is_stale
-        if is_stale is None:
-            self._work.clear()
-            if self._is_stale is not None:  # since just now
-                self._work.set()
-            return
+            self._poller.submit(self._poll, is_stale, is_over)
         try:
-            is_over = is_stale()
-        except Exception:  # the pass itself asks, too, and raises it
-            is_over = True
-        if is_over and self._is_stale is is_stale:
-            self._text[0] = b"\1"
+            yield
+        finally:
+            is_over.set()
+
+    def _poll(self, is_stale: IsStale, is_over: threading.Event) -> None:
+        while not is_over.wait(_POLL_S):
+            try:
+                is_stopped = is_stale()
+            except Exception:  # the pass itself asks, too, and raises it
+                is_stopped = True
+            if is_stopped:
+                self._text[0] = b"\1"
+                return
 
 
-def _poll(work: threading.Event, flag: ref[StopFlag]) -> None:
-    """The thread of a flag; it ends with the flag."""
-    pause = threading.Event()
-    while work.wait() and (alive := flag()) is not None:
-        alive.poll()
-        del alive
-        pause.wait(_POLL_S)
+class LlamaModel(RowModel):
+    """A file that llama.cpp computes."""
 
-
-class LlamaModel:
-    """The `RowModel` of llama.cpp."""
-
-    block: int | None = BLOCK
-    max_new = BLOCK
     max_tokens = 4 * BLOCK
-    saves_whole_rows = True
-    expected_tokens = 64
+    block = BLOCK
 
     def __init__(self, model: Model, settings: Settings) -> None:
         self._model, self._settings = model, settings
@@ -457,14 +417,12 @@ class LlamaModel:
             batch.token[at], batch.pos[at] = token, start + at
             batch.n_seq_id[at], batch.seq_id[at][0] = 1, slot
             batch.logits[at] = at >= len(tokens) - segment.num_logits
-        self._stop.watch(is_stale)
         try:
-            self._decode(context, is_stale, lambda: cache.restore(row, start))
+            while not self._decode(context, is_stale):
+                cache.restore(row, start)  # the flag was meant for the pass before
         except BaseException:
             cache.restore(row, start)
             raise
-        finally:
-            self._stop.watch(None)
         cache.lengths[row] = start + len(tokens)
         logits = np.empty((1, segment.num_logits, self.vocab_size), np.float32)
         for number, at in enumerate(range(len(tokens) - segment.num_logits, len(tokens))):
@@ -472,15 +430,17 @@ class LlamaModel:
             logits[0, number] = np.ctypeslib.as_array(computed, shape=(self.vocab_size,))
         return logits
 
-    def _decode(self, context: Context, is_stale: IsStale | None, restore: Callable[[], object]) -> None:
-        """Compute the batch. restore: undoes a part of it. Raises Preempted or GenerationError."""
-        while (code := self._lib.llama_decode(context.pointer, self._batch)) == _ABORTED:
+    def _decode(self, context: Context, is_stale: IsStale | None) -> bool:
+        """Compute the batch; False if it was stopped, but is not stale. Raises Preempted or GenerationError."""
+        with self._stop.watch(is_stale):
+            code = self._lib.llama_decode(context.pointer, self._batch)
+        if code == _ABORTED:
             forget_failures()  # it logs this as one
             if is_stale is not None and is_stale():
                 raise Preempted
-            restore()  # the flag was meant for the pass before
-            self._stop.watch(is_stale)
+            return False
         if code:
             raise GenerationError(
                 f"llama.cpp failed with code {code} ({describe_failure()}); ask again, or restart the party."
             )
+        return True

@@ -14,22 +14,20 @@ from tandem import plugins
 from tandem.engine.kv import CacheForm
 from tandem.engine.places import base_of, is_adapter
 from tandem.engine.port import LoadOptions, ModelFormat
-from tandem.engine.session import SessionRunner
+from tandem.engine.session import Runner
 from tandem.errors import GenerationError
 from tandem.plugins.llama.library import ENGINE, load_model
 from tandem.plugins.llama.probe import probe
-from tandem.plugins.llama.rows import ARITHMETIC, CACHE_TYPES, LlamaModel, Settings, StateForm
+from tandem.plugins.llama.rows import ARITHMETIC, CACHE_TYPES, FORM, LlamaModel, Settings
 
 _DEFAULTS = LoadOptions()
 GGUF: ModelFormat = plugins.find("model_format", "gguf")
 
 
-class LlamaRunner(SessionRunner):
+class LlamaRunner(Runner):
     """A `Runner` of a GGUF file."""
 
-    form: CacheForm = StateForm()
-    fault = None
-    configurations = (None, None)
+    form: CacheForm = FORM
 
     def __init__(self, file: Path, options: LoadOptions = _DEFAULTS, adapter: Path | None = None) -> None:
         """adapter: a LoRA in a GGUF file. Raises GenerationError."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -29,56 +29,39 @@ import torch
 from safetensors.torch import save
 from transformers import AttentionInterface, DynamicCache
 
+from tandem.engine.kv import Cache, CacheForm
 from tandem.engine.port import IsStale, Preempted
-from tandem.engine.session import Segment
+from tandem.engine.session import RowModel, Segment
 
 # ---- Keys and values ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentCache:
-    """Keys and values of one document's tokens; read only."""
-
-    keys: tuple[torch.Tensor, ...]  # [layers] of [key-value heads, tokens, head size]
-    values: tuple[torch.Tensor, ...]  # [layers] of [key-value heads, tokens, head size]
-
-    @property
-    def num_tokens(self) -> int:
-        """Length of the document part, beginning-of-sequence included."""
-        return self.keys[0].shape[1]
-
-    @property
-    def num_bytes(self) -> int:
-        """Size of the tensors."""
-        return sum(tensor.nbytes for tensor in self.keys + self.values)
+def _names(num_tensors: int) -> list[str]:
+    return [f"{layer}.{part}" for part in ("keys", "values") for layer in range(num_tensors // 2)]
 
 
-class TorchForm:
-    """The `CacheForm` of `DocumentCache`."""
+def _bytes_of(tensor: torch.Tensor) -> memoryview:
+    """Without a copy where it is contiguous."""
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
 
-    framework = "pt"
 
-    def tensors(self, cache: DocumentCache) -> dict[str, torch.Tensor]:
-        """Keys and values of all layers, by name."""
-        tensors = {f"{index}.keys": tensor for index, tensor in enumerate(cache.keys)}
-        return tensors | {f"{index}.values": tensor for index, tensor in enumerate(cache.values)}
+FORM = CacheForm("pt", _names, save, _bytes_of)
+"""Documents' caches have `keys` and `values` of each layer, [key-value heads, tokens, head size]."""
 
-    def build(self, get: Callable[[str], Any], num_tensors: int, num_tokens: int) -> DocumentCache:
-        """The cache of tensors that are got by name; ValueError if one has another number of tokens."""
-        keys = tuple(get(f"{index}.keys") for index in range(num_tensors // 2))
-        values = tuple(get(f"{index}.values") for index in range(num_tensors // 2))
-        for tensor in keys + values:
-            if tensor.ndim != 3 or tensor.shape[1] != num_tokens:
-                raise ValueError(f"a tensor of shape {tuple(tensor.shape)} for {num_tokens} tokens")
-        return DocumentCache(keys=keys, values=values)
 
-    def save(self, tensors: Mapping[str, torch.Tensor], metadata: dict[str, str]) -> bytes:
-        """The content of a file."""
-        return save(dict(tensors), metadata)
+def to_cache(layers: Iterable[tuple[torch.Tensor, torch.Tensor]], num_tokens: int) -> Cache:
+    """A copy of all layers' keys and values, on the CPU."""
+    keys, values = zip(*layers, strict=True)
+    tensors = zip(_names(2 * len(keys)), keys + values, strict=True)
+    contiguous = torch.contiguous_format
+    copies = {name: each.to("cpu", copy=True, memory_format=contiguous) for name, each in tensors}
+    return Cache(copies, num_tokens)
 
-    def bytes_of(self, tensor: torch.Tensor) -> memoryview:
-        """The bytes of a tensor, without a copy where it is contiguous."""
-        return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
+
+def layers_of(cache: Cache, device: torch.device | str) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Keys and values of each layer, on a device."""
+    tensors = [tensor.to(device) for tensor in cache.tensors.values()]
+    return list(zip(tensors[: len(tensors) // 2], tensors[len(tensors) // 2 :], strict=True))
 
 
 BLOCK = 64
@@ -125,11 +108,10 @@ class TorchRows:
         self.keys[layer] = keys.new_zeros((self.num_rows, heads, key_size, self.capacity))
         self.values[layer] = values.new_zeros((self.num_rows, heads, self.capacity, value_size))
 
-    def load(self, row: int, cache: DocumentCache) -> None:
+    def load(self, row: int, cache: Cache) -> None:
         """Copy a document's keys and values into the first columns of a row."""
         self.reserve(cache.num_tokens)
-        for layer, stored in enumerate(zip(cache.keys, cache.values, strict=True)):
-            keys, values = (tensor.to(self._device) for tensor in stored)
+        for layer, (keys, values) in enumerate(layers_of(cache, self._device)):
             if layer not in self.keys:
                 self.add_layer(layer, keys, values)
             self.keys[layer][row, :, :, : cache.num_tokens] = keys.transpose(1, 2)
@@ -150,12 +132,14 @@ class TorchRows:
         """Nothing is forgotten: what comes next overwrites the others."""
         return num_tokens
 
-    def save(self, row: int, num_tokens: int) -> DocumentCache:
-        """The first tokens of a row, on the CPU."""
-        layers = sorted(self.keys)
-        keys = (self.keys[layer][row, :, :, :num_tokens].transpose(1, 2) for layer in layers)
-        values = (self.values[layer][row, :, :num_tokens] for layer in layers)
-        return DocumentCache(tuple(map(on_cpu, keys)), tuple(map(on_cpu, values)))
+    def save(self, row: int, num_tokens: int) -> Cache:
+        """The first tokens of a row."""
+        layers = (
+            (self.keys[layer][row].transpose(1, 2), self.values[layer][row]) for layer in sorted(self.keys)
+        )
+        return to_cache(
+            ((keys[:, :num_tokens], values[:, :num_tokens]) for keys, values in layers), num_tokens
+        )
 
     def keep(self) -> TorchRows:
         """The cache itself, which nobody changes any more."""
@@ -163,11 +147,6 @@ class TorchRows:
 
     def release(self) -> None:
         """Nothing to give back: the memory is freed with the object."""
-
-
-def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy that shares no memory with the cache."""
-    return tensor.to("cpu", copy=True, memory_format=torch.contiguous_format)
 
 
 # ---- A causal model whose forward pass can be abandoned between two layers ---------------------------------
@@ -341,30 +320,36 @@ class _How:
     min_columns: int
 
 
-def probabilities(logits: torch.Tensor, tokens: Sequence[int]) -> list[float]:
-    """The softmax of each row of logits, at its token."""
-    following = torch.tensor(tokens, device=logits.device)
-    # Normalised row by row, so that the bits are the same however columns are grouped.
-    chosen: list[float] = torch.softmax(logits, dim=-1).gather(1, following[:, None])[:, 0].tolist()
-    return chosen
+class TorchModel(RowModel):
+    """Tensors of a model of transformers."""
 
-
-class BatchModel:
-    """A model of transformers that computes segments of many caches in one pass."""
-
-    max_tokens = max_new = MAX_TOKENS
-    block: int | None = None
-    saves_whole_rows = False
-    keeps_turns = True
-    expected_tokens = 64
-    arithmetic = "rows-2"
+    arithmetic: str
     """Part of what identifies stored caches: another way of computing gives other last bits."""
-    probabilities = staticmethod(probabilities)
+
+    def __init__(self, model: PreemptibleModel) -> None:
+        self._model, self.device = model, model.device
+
+    def empty(self, shape: tuple[int, ...]) -> torch.Tensor:
+        """A tensor that is not filled, on the model's device."""
+        return torch.empty(shape, device=self.device)
+
+    def probabilities(self, logits: torch.Tensor, tokens: Sequence[int]) -> list[float]:
+        """The softmax of each row of logits, at its token."""
+        following = torch.tensor(tokens, device=logits.device)
+        # Normalised row by row, so that the bits are the same however columns are grouped.
+        chosen: list[float] = torch.softmax(logits, dim=-1).gather(1, following[:, None])[:, 0].tolist()
+        return chosen
+
+
+class BatchModel(TorchModel):
+    """A model that computes segments of many caches in one pass."""
+
+    max_tokens = MAX_TOKENS
+    arithmetic = "rows-2"
 
     def __init__(self, model: PreemptibleModel) -> None:
         """Changes how the model's weights lie in memory; `release` undoes it."""
-        self._model = model
-        self.device = model.device
+        super().__init__(model)
         self.multiple = 4  # of tokens: what passes are padded to
         self.min_columns = 2  # query columns of one product of attention, at least
         self.windows: dict[int, int | None] = {}  # by layer, as each asked in its last pass
@@ -374,10 +359,6 @@ class BatchModel:
     def make_cache(self, num_rows: int, num_columns: int) -> TorchRows:
         """A cache of tensors, on the model's device."""
         return TorchRows(num_rows, num_columns, self.device)
-
-    def empty(self, shape: tuple[int, ...]) -> torch.Tensor:
-        """A tensor that is not filled, on the model's device."""
-        return torch.empty(shape, device=self.device)
 
     def release(self) -> None:
         """Put the model's weights back as they were."""
@@ -511,7 +492,7 @@ def find_fault(batch: BatchModel, model: Any, vocab_size: int, context_length: i
     sizes = SIZES if batch.device.type == "cpu" else (WHOLE,)
     try:
         for batch.multiple, batch.min_columns in sizes:
-            expected = _Rows(batch, rows).feed(range(NUM_ROWS), length)
+            expected = _feed(batch, TorchRows(NUM_ROWS, 1), rows, range(NUM_ROWS), 0, length)
             if _agree(batch, rows, expected[-1]):
                 return _compare_with_plain(batch, model, rows[0], expected[0])
     except Unsupported as error:
@@ -540,28 +521,24 @@ def _sums_ignore_the_width(dtype: torch.dtype, device: torch.device, generator: 
     return True
 
 
-class _Rows:
-    """Rows of random tokens, fed in segments."""
-
-    def __init__(self, batch: BatchModel, rows: Sequence[Sequence[int]]) -> None:
-        self._batch, self._rows = batch, rows
-        self.cache = TorchRows(len(rows), 1)
-        self.lengths = [0] * len(rows)
-
-    def feed(self, rows: range, count: int, company: int = 0) -> torch.Tensor:
-        """[rows, count, vocab] of the next `count` tokens of neighbours, with so many tokens of others in front."""
-        starts = [self.lengths[row] for row in rows]
-        tokens = [self._rows[row][start : start + count] for row, start in zip(rows, starts, strict=True)]
-        for row in rows:
-            self.lengths[row] += count
-        return self._batch([*_junk(company), Segment(self.cache, rows[0], starts, tokens, count)])[-1]
+def _feed(
+    batch: BatchModel,
+    cache: TorchRows,
+    rows: Sequence[Sequence[int]],
+    who: range,
+    start: int,
+    count: int,
+    company: int = 0,
+) -> torch.Tensor:
+    """[rows, count, vocab] of `count` tokens of neighbours, with so many tokens of others in front."""
+    tokens = [rows[row][start : start + count] for row in who]
+    return batch([*_junk(company), Segment(cache, who[0], [start] * len(who), tokens, count)])[-1]
 
 
 def _agree(batch: BatchModel, rows: list[list[int]], expected: torch.Tensor) -> bool:
     """Whether groupings of the same tokens give the last row the expected bits. expected: [tokens, vocab]."""
     last, everyone = range(NUM_ROWS - 1, NUM_ROWS), range(NUM_ROWS)
-    length = len(rows[0])
-    blocks = [min(block, length) for block in BLOCKS] if length < sum(BLOCKS) else list(BLOCKS)
+    length, blocks = len(rows[0]), list(BLOCKS)
     while sum(blocks) > length:
         blocks.pop()
     plans = [
@@ -572,9 +549,9 @@ def _agree(batch: BatchModel, rows: list[list[int]], expected: torch.Tensor) -> 
         (everyone, blocks, [0] * len(blocks)),
     ]
     for who, counts, company in plans:
-        fed, start = _Rows(batch, rows), 0
+        cache, start = TorchRows(NUM_ROWS, 1), 0
         for count, num_others in zip(counts, company, strict=False):
-            computed = fed.feed(who, count, num_others)[-1]
+            computed = _feed(batch, cache, rows, who, start, count, num_others)[-1]
             if not torch.equal(computed, expected[start : start + count]):
                 return False
             start += count

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from transformers import DynamicCache
 
+from tandem.engine.kv import Cache
 from tandem.engine.port import IsStale
 from tandem.engine.session import Segment
-from tandem.plugins.torch.batch import MAX_TOKENS, DocumentCache, PreemptibleModel, on_cpu, probabilities
+from tandem.plugins.torch.batch import MAX_TOKENS, TorchModel, layers_of, to_cache
 
 BLOCK = 64
 """Tokens of a prompt that a pass computes."""
@@ -37,11 +38,11 @@ class GrowingRows:
         """Size of all keys and values."""
         return sum(layer.keys.nbytes + layer.values.nbytes for row in self.rows for layer in _layers(row))
 
-    def load(self, row: int, cache: DocumentCache) -> None:
+    def load(self, row: int, cache: Cache) -> None:
         """Begin a row with a document's keys and values."""
         self.rows[row] = DynamicCache()
-        for layer, (keys, values) in enumerate(zip(cache.keys, cache.values, strict=True)):
-            self.rows[row].update(keys[None].to(self._device), values[None].to(self._device), layer)
+        for layer, (keys, values) in enumerate(layers_of(cache, self._device)):
+            self.rows[row].update(keys[None], values[None], layer)
 
     def copy(self, row: int, source: GrowingRows, source_row: int, num_tokens: int) -> int:
         """Begin a row with the first tokens of another cache's row."""
@@ -55,12 +56,11 @@ class GrowingRows:
                 layer.crop(-excess)
         return num_tokens
 
-    def save(self, row: int, num_tokens: int) -> DocumentCache:
-        """The first tokens of a row, on the CPU."""
-        layers = _layers(self.rows[row])
-        return DocumentCache(
-            keys=tuple(on_cpu(layer.keys[0, :, :num_tokens]) for layer in layers),
-            values=tuple(on_cpu(layer.values[0, :, :num_tokens]) for layer in layers),
+    def save(self, row: int, num_tokens: int) -> Cache:
+        """The first tokens of a row."""
+        layers = ((layer.keys[0], layer.values[0]) for layer in _layers(self.rows[row]))
+        return to_cache(
+            ((keys[:, :num_tokens], values[:, :num_tokens]) for keys, values in layers), num_tokens
         )
 
     def keep(self) -> GrowingRows:
@@ -75,29 +75,17 @@ def _layers(cache: DynamicCache) -> list[Any]:
     return list(cache.layers)
 
 
-class GrowingModel:
-    """A `RowModel`: a model of transformers with its own attention."""
+class GrowingModel(TorchModel):
+    """A model of transformers with its own attention."""
 
-    block: int | None = BLOCK
-    max_new = BLOCK
     max_tokens = MAX_TOKENS
-    saves_whole_rows = False
-    keeps_turns = True
+    block = BLOCK
     expected_tokens = 0
     arithmetic = "growing-2"
-    probabilities = staticmethod(probabilities)
-
-    def __init__(self, model: PreemptibleModel) -> None:
-        self._model = model
-        self.device = model.device
 
     def make_cache(self, num_rows: int, num_columns: int) -> GrowingRows:
         """A cache of tensors, on the model's device."""
         return GrowingRows(num_rows, self.device)
-
-    def empty(self, shape: tuple[int, ...]) -> torch.Tensor:
-        """A tensor that is not filled, on the model's device."""
-        return torch.empty(shape, device=self.device)
 
     def __call__(self, segments: Sequence[Segment], is_stale: IsStale | None = None) -> list[torch.Tensor]:
         """Compute the segments one after another, as each is a block of one row."""

@@ -12,17 +12,17 @@ import torch
 from tandem.engine.kv import Cache, CacheForm
 from tandem.engine.places import context_length, decoder_layers
 from tandem.engine.port import IsStale, LoadOptions, Logits
-from tandem.engine.session import SessionRunner
+from tandem.engine.session import Runner
 from tandem.errors import GenerationError
 from tandem.plugins.torch import model as models
-from tandem.plugins.torch.batch import BatchModel, PreemptibleModel, TorchForm, find_fault
+from tandem.plugins.torch.batch import FORM, BatchModel, PreemptibleModel, TorchModel, find_fault
 from tandem.plugins.torch.growing import GrowingModel
 
 
-class TorchRunner(SessionRunner):
+class TorchRunner(Runner):
     """A `Runner` of a model of transformers."""
 
-    form: CacheForm = TorchForm()
+    form: CacheForm = FORM
 
     def __init__(self, model: Any, *, is_batched: bool = True) -> None:
         """model: of transformers; not to be changed. is_batched: as of `LoadOptions`. Raises GenerationError."""
@@ -31,10 +31,11 @@ class TorchRunner(SessionRunner):
         self.model = model
         self.vocab_size = int(model.config.get_text_config(decoder=True).vocab_size)  # of its output
         self.context_length = context_length(model.config)
+        self.configurations = getattr(model, "generation_config", None), model.config
         self.shared: Any = None  # the model whose tensors it uses, as long as it is here
         forward = PreemptibleModel(model, decoder_layers(model))
-        self.row_model: BatchModel | GrowingModel = GrowingModel(forward)
-        self.fault: str | None = "batching is off"
+        self.row_model: TorchModel = GrowingModel(forward)
+        self.fault = "batching is off"
         if is_batched:
             batch = BatchModel(forward)
             self.fault = find_fault(batch, model, self.vocab_size, self.context_length)
@@ -42,11 +43,6 @@ class TorchRunner(SessionRunner):
                 self.row_model = batch
             else:
                 batch.release()
-
-    @property
-    def configurations(self) -> tuple[Any, Any]:
-        """The model's own configurations."""
-        return getattr(self.model, "generation_config", None), self.model.config
 
     @cached_property
     def weights_fingerprint(self) -> str:

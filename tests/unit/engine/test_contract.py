@@ -22,7 +22,8 @@ from benchmarks._random_batches import Bits, StaleAt, bits_of, compute, compute_
 from tandem.aggregation.document_weights import log_evidence, question_likelihood
 from tandem.engine.engine import Engine
 from tandem.engine.kv import CacheStore, DiskStore, MemoryStore, TurnCaches
-from tandem.engine.port import Preempted, Row, Runner
+from tandem.engine.port import Preempted, Row
+from tandem.engine.session import Runner
 from tandem.errors import GenerationError
 from tests.tiny_gguf import RECURRENT
 
@@ -148,7 +149,7 @@ def test_logits_that_are_known_are_not_computed_again(runner: Runner) -> None:
         assert_as_alone(runner, rows, bits_of(logits), tokens, num_logits)
 
     for kept, num_logits in ((8, 3), (7, 2), (7, 1)):
-        runner.crop("s", kept)
+        runner.sessions["s"].crop(kept)
         ask_counting(answer[:kept], num_logits)
     for num_logits in (1, 2, 3):
         ask_counting((*answer[:7], 200, 201, 202)[: 7 + num_logits], num_logits)
@@ -351,7 +352,7 @@ def test_a_later_turn_uses_what_stands_of_one_that_was_rolled_back(runner: Runne
     runner.turns.max_bytes = 1 << 28
     open_rows(runner, "first", FIRST)
     ask(runner, "first", (*SAID, 1, 2, 3))
-    runner.crop("first", len(SAID))
+    runner.sessions["first"].crop(len(SAID))
     with suppress(Preempted):
         runner.forward({"first": (*SAID, 3, 3)}, {}, StaleAt(0))
     runner.close("first")
@@ -463,10 +464,10 @@ def test_close_frees(runner: Runner) -> None:
         kept = weakref.ref(runner.sessions["s"])  # type: ignore[attr-defined]
         for answer in answers:
             ask(runner, "s", answer)
-        assert runner.is_open("s")
+        assert "s" in runner.sessions
         runner.close("s")
         runner.close("s")  # twice is fine
-        assert not runner.is_open("s")
+        assert "s" not in runner.sessions
         assert kept() is None
 
 
@@ -484,4 +485,4 @@ def test_wrong_use_is_one_sentence(engine: Engine) -> None:
     engine.close("a")
     with pytest.raises(GenerationError, match=r"1,?024|context"):
         engine.open("a", "ab 1" * 600, [], 8)
-    assert not engine.runner.is_open("a")
+    assert "a" not in engine.runner.sessions

@@ -18,8 +18,8 @@ from safetensors.torch import load_file, save_file
 
 from tandem.engine import kv as kv_disk
 from tandem.engine.engine import Engine
-from tandem.engine.kv import DiskStore, MemoryStore, TurnCaches
-from tandem.plugins.torch.batch import DocumentCache, TorchForm, TorchRows
+from tandem.engine.kv import Cache, DiskStore, MemoryStore, TurnCaches
+from tandem.plugins.torch.batch import FORM, TorchRows, to_cache
 from tandem.system import paths
 
 TOKENS = (0, 5, 6, 7)
@@ -28,19 +28,19 @@ MODEL = "m" * 32
 Save = Callable[..., Path]
 
 
-def entry(seed: int = 1, num_tokens: int = 4, dtype: torch.dtype = torch.float32) -> DocumentCache:
+def entry(seed: int = 1, num_tokens: int = 4, dtype: torch.dtype = torch.float32) -> Cache:
     """Two layers, two heads of 8."""
     draw = torch.Generator().manual_seed(seed)
     keys, values = (
-        tuple(torch.randn(2, num_tokens, 8, generator=draw).to(dtype) for _ in range(2)) for _ in range(2)
+        [torch.randn(2, num_tokens, 8, generator=draw).to(dtype) for _ in range(2)] for _ in range(2)
     )
-    return DocumentCache(keys=keys, values=values)
+    return to_cache(zip(keys, values, strict=True), num_tokens)
 
 
-def equal(one: DocumentCache | None, other: DocumentCache) -> bool:
+def equal(one: Cache | None, other: Cache) -> bool:
     return one is not None and all(
         a.dtype == b.dtype and torch.equal(a, b)
-        for a, b in zip(one.keys + one.values, other.keys + other.values, strict=True)
+        for a, b in zip(one.tensors.values(), other.tensors.values(), strict=True)
     )
 
 
@@ -52,7 +52,7 @@ class Store:
         self.warnings: list[str] = []
 
     def open(self, model: str = MODEL, max_bytes: int = 1 << 20) -> DiskStore:
-        return DiskStore(self.folder, model, max_bytes, self.warnings.append, TorchForm())
+        return DiskStore(self.folder, model, max_bytes, self.warnings.append, FORM)
 
     def files(self) -> list[Path]:
         return sorted(self.folder.glob("*/*/*"))
@@ -227,22 +227,22 @@ WORKER = """
 import torch
 from pathlib import Path
 from tandem.engine.kv import DiskStore
-from tandem.plugins.torch.batch import DocumentCache, TorchForm
+from tandem.plugins.torch.batch import FORM, to_cache
 from tandem.system import paths
 
 torch.set_num_threads(1)
 warnings = []
-files = DiskStore(Path({folder!r}), "m", 60_000, warnings.append, TorchForm())
+files = DiskStore(Path({folder!r}), "m", 60_000, warnings.append, FORM)
 found = 0
 for number in range(600):
     token = (number * {step}) % 20
     value = torch.full((2, 50, 8), float(token))
     cache = files.get([token] * 50)
     if cache is None:
-        files.put([token] * 50, DocumentCache(keys=(value,), values=(value + 0.5,)))
+        files.put([token] * 50, to_cache([(value, value + 0.5)], 50))
     else:
         found += 1
-        assert torch.equal(cache.keys[0], value) and torch.equal(cache.values[0], value + 0.5)
+        assert torch.equal(cache.tensors["0.keys"], value) and torch.equal(cache.tensors["0.values"], value + 0.5)
 assert not warnings, warnings
 print(found)
 """
@@ -267,11 +267,11 @@ PRECOMPUTE = """
 from pathlib import Path
 from tandem.engine.engine import Engine
 from tandem.engine.kv import DiskStore
-from tandem.plugins.torch.batch import TorchForm
+from tandem.plugins.torch.batch import FORM
 from tandem.engine.engine import precompute
 
 engine = Engine.load({model!r}, num_threads=1)
-files = DiskStore(Path({folder!r}), engine.computing_fingerprint, 1 << 30, print, TorchForm())
+files = DiskStore(Path({folder!r}), engine.computing_fingerprint, 1 << 30, print, FORM)
 print(precompute(engine, files, 120, lambda number: f"Vantelu Cor has {{number}} levels. " * 3))
 """
 

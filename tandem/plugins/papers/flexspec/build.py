@@ -33,7 +33,8 @@ from tandem.engine.places import (
     load_config,
     load_wrapper,
 )
-from tandem.engine.port import DTYPES, Runner
+from tandem.engine.port import DTYPES
+from tandem.engine.session import Runner
 from tandem.errors import GenerationError
 from tandem.plugins.papers.flexspec import training
 from tandem.plugins.papers.flexspec.training import Loss, Row
