@@ -13,7 +13,7 @@ import threading
 import zlib
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -146,8 +146,7 @@ Rows = tuple[tuple[int, ...], ...]
 class KeptPrefix:
     """The beginning of a kept row."""
 
-    cache: Any
-    row: int
+    cache: Cache  # of the whole row
     num_tokens: int
     num_document: int  # tokens of the kept row's document
 
@@ -162,18 +161,18 @@ class TurnCaches:
         self.max_bytes = 0  # to be set; 0 keeps nothing
         self.num_bytes = 0
         self.num_reused = 0  # tokens behind the documents, of all rows, that were not computed again
-        self._kept: dict[Rows, tuple[Any, Sequence[int]]] = {}  # least recently used first
+        self._kept: dict[Rows, tuple[Sequence[Cache], Sequence[int]]] = {}  # least recently used first
 
-    def keep(self, rows: Rows, cache: Any, num_document: Sequence[int]) -> None:
-        """A query has ended. cache: its rows, of which these tokens are computed; it is not changed afterwards.
-        num_document: [rows]: tokens of each one's document."""
-        if cache.num_bytes > self.max_bytes:
+    def keep(self, rows: Rows, caches: Sequence[Cache], num_document: Sequence[int]) -> None:
+        """A query has ended. caches: of these rows. num_document: [rows]: tokens of each one's document."""
+        num_bytes = _size(caches)
+        if num_bytes > self.max_bytes:
             return
         for other in list(self._kept):
             if all(any(longer[: len(row)] == row for longer in rows) for row in other):
                 self._drop(other)
-        self._kept[rows] = cache, num_document
-        self.num_bytes += cache.num_bytes
+        self._kept[rows] = caches, num_document
+        self.num_bytes += num_bytes
         while self.num_bytes > self.max_bytes:
             self._drop(next(iter(self._kept)))
 
@@ -184,10 +183,10 @@ class TurnCaches:
         """
         tokens, least = tuple(tokens), num_document
         best: tuple[Rows, KeptPrefix] | None = None
-        for rows, (cache, documents) in self._kept.items():
+        for rows, (caches, documents) in self._kept.items():
             for number, row in enumerate(rows):
                 if row[:least] == tokens[:least] and (length := common_length(row, tokens)) >= max(1, least):
-                    best = rows, KeptPrefix(cache, number, length, documents[number])
+                    best = rows, KeptPrefix(caches[number], length, documents[number])
                     least = length + 1
         if best is None:
             return None
@@ -200,7 +199,11 @@ class TurnCaches:
         return {"turn_tokens": self.num_reused, "turn_bytes": self.num_bytes}
 
     def _drop(self, rows: Rows) -> None:
-        self.num_bytes -= self._kept.pop(rows)[0].num_bytes
+        self.num_bytes -= _size(self._kept.pop(rows)[0])
+
+
+def _size(caches: Iterable[Cache]) -> int:
+    return sum(cache.num_bytes for cache in caches)
 
 
 # ---- A store on disk ------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from tokenizers import Tokenizer
 
 from tandem.aggregation.document_weights import log_evidence, question_likelihood
-from tandem.engine.kv import Cache, CacheForm, DocumentCaches, KeptPrefix, Rows, TurnCaches, common_length
+from tandem.engine.kv import Cache, CacheForm, DocumentCaches, KeptPrefix, TurnCaches, common_length
 from tandem.engine.port import IsStale, Logits, Row
 
 # ---- What a model computes -----------------------------------------------------------------------------------
@@ -26,19 +26,13 @@ class RowCache(Protocol):
     """The cache that a model has for the rows of one session."""
 
     def load(self, row: int, cache: Cache) -> None:
-        """Let a row begin with a document, as `save` gave it."""
-
-    def copy(self, row: int, source: Any, source_row: int, num_tokens: int) -> int:
-        """Let a row begin with the first tokens of a row that `keep` gave; how many it has now, at most so many."""
+        """Let a row begin with what `save` gave."""
 
     def rewind(self, row: int, num_tokens: int) -> int:
         """How many of the first `num_tokens` tokens of a row are still cached once the others are forgotten."""
 
     def save(self, row: int, num_tokens: int) -> Cache:
-        """The first tokens of a row, for the store."""
-
-    def keep(self) -> Any:
-        """All rows, for a later turn, with their `num_bytes`. Nothing else is asked afterwards."""
+        """The tokens of a row, of which there are so many."""
 
     def release(self) -> None:
         """Nobody needs them any more."""
@@ -171,18 +165,22 @@ class EngineSession:
 
     def end(self, turns: TurnCaches) -> None:
         """Keep its rows for a later turn, if there is room, and free what they took."""
-        computed: Rows = tuple(
-            tuple(self._tokens_of(row, 0, self._num_kept(row, length)))
-            for row, length in enumerate(self._lengths)
-        )
-        if computed and turns.max_bytes and self._model.keeps_turns:
-            turns.keep(computed, self.cache.keep(), [len(row.document) for row in self._rows])
+        if self._lengths and turns.max_bytes and self._model.keeps_turns:
+            numbers = [
+                self.cache.rewind(row, self._num_kept(row, length))
+                for row, length in enumerate(self._lengths)
+            ]
+            rows = tuple(tuple(self._tokens_of(row, 0, number)) for row, number in enumerate(numbers))
+            caches = [self.cache.save(row, number) for row, number in enumerate(numbers)]
+            turns.keep(rows, caches, [len(row.document) for row in self._rows])
         self.cache.release()
 
     def _num_kept(self, row: int, length: int) -> int:
         """Columns of a row, of which `length` are cached, that a later turn may begin with. Where segments have a fixed
         shape, not the answer, which as part of a prompt is computed in blocks."""
-        return length if self._model.block is None else min(length, len(self._prompts[row]) - 1)
+        if self._model.block is None:
+            return length
+        return self._whole_blocks(row, min(length, len(self._prompts[row]) - 1))
 
     def request(self, tokens: Sequence[int], num_logits: int) -> None:
         """Passes now compute the logits after the prompt and `tokens`, and after `num_logits` - 1 shorter prefixes."""
@@ -262,9 +260,13 @@ class EngineSession:
 
     def _border(self, row: int, length: int) -> int:
         """The last column up to this one at which a segment may begin."""
-        block = self._model.block
-        document, last = len(self._rows[row].document), len(self._prompts[row]) - 1
-        if block is None or length >= last:
+        last = len(self._prompts[row]) - 1
+        return length if length >= last else self._whole_blocks(row, length)
+
+    def _whole_blocks(self, row: int, length: int) -> int:
+        """Up to this column of the prompt, the last one at which a segment may begin."""
+        document, block = len(self._rows[row].document), self._model.block
+        if block is None:
             return length
         start = document if length >= document else 0
         return start + (length - start) // block * block
@@ -300,7 +302,8 @@ class EngineSession:
         if self._turns is not None and kept is not None:
             num_tokens = self._usable(row, kept)
             if num_tokens >= max(1, len(tokens)):
-                num_tokens = self.cache.copy(row, kept.cache, kept.row, num_tokens)
+                self.cache.load(row, kept.cache)
+                num_tokens = self.cache.rewind(row, num_tokens)
             if num_tokens >= max(1, len(tokens)):
                 self._caches.num_hits += bool(tokens)
                 self._turns.num_reused += num_tokens - len(tokens)
@@ -321,8 +324,7 @@ class EngineSession:
             return kept.num_tokens
         if kept.num_document != document:
             return min(kept.num_tokens, kept.num_document, document) // block * block
-        start = document if kept.num_tokens >= document else 0
-        return start + (kept.num_tokens - start) // block * block
+        return self._whole_blocks(row, kept.num_tokens)
 
     def _save(self, row: int) -> None:
         self._unsaved.remove(row)

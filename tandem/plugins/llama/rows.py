@@ -185,18 +185,6 @@ FORM = CacheForm("np", _names, save, lambda array: array.view(np.uint8).data)
 """Rows' caches have the sections that `Context.read` gives, and the number of their `tokens`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """The rows of a session that has ended."""
-
-    rows: Sequence[Cache]
-
-    @property
-    def num_bytes(self) -> int:
-        """The size of all rows."""
-        return sum(row.num_bytes for row in self.rows)
-
-
 class LlamaRows:
     """A `RowCache`: a slot for each row."""
 
@@ -269,28 +257,12 @@ class LlamaRows:
         context.write(slot, sections)
         self.lengths[row], self.marks[row] = cache.num_tokens, {}
 
-    def copy(self, row: int, source: Kept, source_row: int, num_tokens: int) -> int:
-        """Write the state of an ended session's row into the slot of a row; 0 where a recurrent one cannot go back so
-        far."""
-        kept = source.rows[source_row]
-        if self._model.is_recurrent and num_tokens < kept.num_tokens:
-            return 0
-        self.load(row, kept)
-        return self.rewind(row, min(num_tokens, kept.num_tokens))
-
     def save(self, row: int, num_tokens: int) -> Cache:
         """The state of a row, which has so many tokens and no more."""
         assert self.lengths[row] == num_tokens
         context, slot = self.reserve(row, num_tokens)
         tensors = [*context.read(slot), np.array([num_tokens])]
         return Cache(dict(zip(_names(len(tensors)), tensors, strict=True)), num_tokens)
-
-    def keep(self) -> Kept:
-        """The states of all rows; of a recurrent one its first copy."""
-        for row, marks in enumerate(self.marks):
-            if marks:
-                self.rewind(row, min(marks))
-        return Kept([self.save(row, length) for row, length in enumerate(self.lengths)])
 
     def release(self) -> None:
         """Give the slots back."""

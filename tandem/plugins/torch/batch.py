@@ -51,8 +51,9 @@ FORM = CacheForm("pt", _names, save, _bytes_of)
 
 def to_cache(layers: Iterable[tuple[torch.Tensor, torch.Tensor]], num_tokens: int) -> Cache:
     """A copy of all layers' keys and values, on the CPU."""
-    keys, values = zip(*layers, strict=True)
-    tensors = zip(_names(2 * len(keys)), keys + values, strict=True)
+    pairs = list(layers)
+    keys, values = [keys for keys, _ in pairs], [values for _, values in pairs]
+    tensors = zip(_names(2 * len(pairs)), keys + values, strict=True)
     contiguous = torch.contiguous_format
     copies = {name: each.to("cpu", copy=True, memory_format=contiguous) for name, each in tensors}
     return Cache(copies, num_tokens)
@@ -86,11 +87,6 @@ class TorchRows:
         self.keys: dict[int, torch.Tensor] = {}  # by layer, from its first pass on
         self.values: dict[int, torch.Tensor] = {}
 
-    @property
-    def num_bytes(self) -> int:
-        """Size of the tensors."""
-        return sum(tensor.nbytes for layers in (self.keys, self.values) for tensor in layers.values())
-
     def reserve(self, num_columns: int) -> None:
         """Make room for so many columns."""
         if num_columns <= self.capacity:
@@ -117,17 +113,6 @@ class TorchRows:
             self.keys[layer][row, :, :, : cache.num_tokens] = keys.transpose(1, 2)
             self.values[layer][row, :, : cache.num_tokens] = values
 
-    def copy(self, row: int, source: TorchRows, source_row: int, num_tokens: int) -> int:
-        """Copy the first columns of another cache's row."""
-        self.reserve(num_tokens)
-        for layer, keys in source.keys.items():
-            values = source.values[layer]
-            if layer not in self.keys:
-                self.add_layer(layer, keys.transpose(2, 3), values)
-            self.keys[layer][row, :, :, :num_tokens] = keys[source_row, :, :, :num_tokens]
-            self.values[layer][row, :, :num_tokens] = values[source_row, :, :num_tokens]
-        return num_tokens
-
     def rewind(self, row: int, num_tokens: int) -> int:
         """Nothing is forgotten: what comes next overwrites the others."""
         return num_tokens
@@ -140,10 +125,6 @@ class TorchRows:
         return to_cache(
             ((keys[:, :num_tokens], values[:, :num_tokens]) for keys, values in layers), num_tokens
         )
-
-    def keep(self) -> TorchRows:
-        """The cache itself, which nobody changes any more."""
-        return self
 
     def release(self) -> None:
         """Nothing to give back: the memory is freed with the object."""

@@ -33,21 +33,11 @@ class GrowingRows:
         self._device = device
         self.rows = [DynamicCache() for _ in range(num_rows)]
 
-    @property
-    def num_bytes(self) -> int:
-        """Size of all keys and values."""
-        return sum(layer.keys.nbytes + layer.values.nbytes for row in self.rows for layer in _layers(row))
-
     def load(self, row: int, cache: Cache) -> None:
         """Begin a row with a document's keys and values."""
         self.rows[row] = DynamicCache()
         for layer, (keys, values) in enumerate(layers_of(cache, self._device)):
             self.rows[row].update(keys[None], values[None], layer)
-
-    def copy(self, row: int, source: GrowingRows, source_row: int, num_tokens: int) -> int:
-        """Begin a row with the first tokens of another cache's row."""
-        self.load(row, source.save(source_row, num_tokens))
-        return num_tokens
 
     def rewind(self, row: int, num_tokens: int) -> int:
         """Cut every layer to so many columns."""
@@ -62,10 +52,6 @@ class GrowingRows:
         return to_cache(
             ((keys[:, :num_tokens], values[:, :num_tokens]) for keys, values in layers), num_tokens
         )
-
-    def keep(self) -> GrowingRows:
-        """The cache itself, which nobody changes any more."""
-        return self
 
     def release(self) -> None:
         """Nothing to give back: the memory is freed with the object."""

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from tandem.engine import kv as kv_disk
 from tandem.engine.engine import Engine
 from tandem.engine.kv import Cache, DiskStore, MemoryStore, TurnCaches
-from tandem.plugins.torch.batch import FORM, TorchRows, to_cache
+from tandem.plugins.torch.batch import FORM, to_cache
 from tandem.system import paths
 
 TOKENS = (0, 5, 6, 7)
@@ -317,45 +317,43 @@ def test_memory_forgets_what_was_used_least_recently() -> None:
 # ---- rows of ended queries, which serve the next turn --------------------------------------------------------
 
 
-def cache_of(num_columns: int) -> TorchRows:
-    cache = TorchRows(1, num_columns)
-    cache.add_layer(0, torch.zeros(1, 1, 4), torch.zeros(1, 1, 4))
-    return cache
+def cache_of(num_columns: int) -> Cache:
+    return Cache({"0.keys": torch.zeros(num_columns)}, num_columns)
 
 
 def test_the_least_recently_used_goes_first_and_the_budget_holds() -> None:
     turns = TurnCaches()
     turns.max_bytes = 2 * cache_of(64).num_bytes
     for start in (1, 2):
-        turns.keep(((start, 5, 5),), cache_of(64), [0, 0])
+        turns.keep(((start, 5, 5),), [cache_of(64)], [0, 0])
     assert turns.find([1, 5, 9], 1) is not None
-    turns.keep(((3, 5, 5),), cache_of(64), [0, 0])
+    turns.keep(((3, 5, 5),), [cache_of(64)], [0, 0])
     assert turns.num_bytes == turns.max_bytes
     assert turns.find([2, 5, 5], 1) is None
     found = turns.find([1, 5, 9], 1)
     assert found is not None
     assert found.num_tokens == 2
-    turns.keep(((4,),), cache_of(64 * 4), [0, 0])
+    turns.keep(((4,),), [cache_of(64 * 4)], [0, 0])
     assert turns.find([4], 1) is None, "larger than the budget"
 
 
 def test_a_longer_turn_takes_the_place_of_those_that_it_continues() -> None:
     turns = TurnCaches()
     turns.max_bytes = 1 << 20
-    turns.keep(((1, 2), (8,)), cache_of(64), [0, 0])
-    turns.keep(((1, 2, 3), (8, 9)), cache_of(128), [0, 0])
+    turns.keep(((1, 2), (8,)), [cache_of(64)], [0, 0])
+    turns.keep(((1, 2, 3), (8, 9)), [cache_of(128)], [0, 0])
     assert turns.num_bytes == cache_of(128).num_bytes
-    turns.keep(((1, 2, 4), (8, 9)), cache_of(64), [0, 0])
+    turns.keep(((1, 2, 4), (8, 9)), [cache_of(64)], [0, 0])
     assert turns.num_bytes == cache_of(128).num_bytes + cache_of(64).num_bytes
 
 
 def test_the_longest_common_beginning_is_found_if_it_covers_the_document() -> None:
     turns = TurnCaches()
     turns.max_bytes = 1 << 20
-    turns.keep(((1, 2, 3),), cache_of(64), [0, 0])
-    turns.keep(((7,), (1, 2, 3, 4)), cache_of(64), [0, 0])
+    turns.keep(((1, 2, 3),), [cache_of(64)], [0, 0])
+    turns.keep(((7,), (1, 2, 3, 4)), [cache_of(1), cache_of(4)], [0, 0])
     found = turns.find([1, 2, 3, 4, 5], 2)
     assert found is not None
-    assert (found.row, found.num_tokens) == (1, 4)
+    assert (found.cache.num_tokens, found.num_tokens) == (4, 4)
     assert turns.find([1, 2, 3, 4, 5], 5) is None
     assert turns.find([6], 0) is None

@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks._random_batches import Bits, bits_of, count_differences_along
 from tandem.engine.engine import Engine
-from tandem.engine.kv import MemoryStore, TurnCaches
+from tandem.engine.kv import Cache, MemoryStore, TurnCaches
 from tandem.engine.port import LoadOptions, Row
 from tandem.errors import GenerationError
 from tandem.plugins.llama import rows
@@ -249,12 +249,12 @@ def test_mutant_keys_and_values_are_not_forgotten(hybrid: Any, monkeypatch: pyte
 
 
 def test_mutant_a_kept_state_is_of_more_tokens(hybrid: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    keep = rows.LlamaRows.keep
+    save = rows.LlamaRows.save
 
-    def keep_less(self: rows.LlamaRows) -> rows.Kept:
-        return rows.Kept([replace(row, num_tokens=max(0, row.num_tokens - BLOCK)) for row in keep(self).rows])
+    def save_less(self: rows.LlamaRows, row: int, num_tokens: int) -> Cache:
+        return replace(save(self, row, num_tokens), num_tokens=max(0, num_tokens - BLOCK))
 
-    monkeypatch.setattr(rows.LlamaRows, "keep", keep_less)
+    monkeypatch.setattr(rows.LlamaRows, "save", save_less)
     assert is_noticed(hybrid)
 
 
