@@ -32,7 +32,8 @@ from tandem.topology import Party
 def row_probabilities(logits: Logits, temperature: float = 1.0) -> NDArray[np.float32]:
     """softmax(logits / T) of each row, [rows, vocab]. logits: of any float type; the softmax runs in float32.
 
-    A row's bits do not depend on other rows.
+    temperature: 0 means T = 1 here, since a greedy token is the argmax of the decoded distribution. A row's bits do not
+    depend on other rows.
     """
     is_scaled = temperature not in (0.0, 1.0)
     scale = divisor(temperature)
@@ -50,21 +51,13 @@ def row_probabilities(logits: Logits, temperature: float = 1.0) -> NDArray[np.fl
 
 
 def mix_rows(
-    logits: Logits, log_weights: Sequence[float] | NDArray[np.float64], temperature: float
-) -> NDArray[np.float64]:
-    """q [vocab] = sum over rows d of omega(d) * softmax(logits[d] / T); DRAGON Eq. (1) and (2).
-
-    logits: [rows, vocab] of any float type. log_weights: [rows], omega = softmax(log_weights); a bare row's -inf is
-    fine. temperature: T; 0 means T = 1 here, since a greedy token is the argmax of the decoded distribution. The rows'
-    softmax runs in float32, as exact as the logits are, the mixture in float64.
-    """
-    return _mix(row_probabilities(logits, temperature), log_weights)
-
-
-def _mix(
     probabilities: NDArray[np.float32], log_weights: Sequence[float] | NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """The mixture of rows [rows, vocab]."""
+    """q [vocab] = sum over rows d of omega(d) * probabilities[d], in float64; DRAGON Eq. (1) and (2).
+
+    probabilities: [rows, vocab], the `row_probabilities`. log_weights: [rows], omega = softmax(log_weights); a bare
+    row's -inf is fine.
+    """
     weights = weigh_rows(log_weights)
     if len(weights) != len(probabilities):
         raise GenerationError(
@@ -171,7 +164,7 @@ class Drafter:
         if privacy is not None:
             log_weights = (*log_weights[:-1], -math.inf)
         rows = row_probabilities(logits[:, : self._vocab_size], temperature)
-        mixed = _mix(rows, log_weights)
+        mixed = mix_rows(rows, log_weights)
         check_dense(mixed)
         self.rows = rows if temperature in (0.0, 1.0) else None
         self.dense = self._restrict(mixed, prefix)

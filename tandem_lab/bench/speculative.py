@@ -25,7 +25,7 @@ from tandem.aggregation.distributions import Distribution, restrict
 from tandem.config.extensions import CodecConfig
 from tandem.config.files import PRESETS
 from tandem.config.schema import Config
-from tandem.engine.drafter import mix_rows
+from tandem.engine.drafter import mix_rows, row_probabilities
 from tandem.engine.tokenizer import StopRule
 from tandem.modes.reference import solo
 from tandem.modes.reference_shaping import Forecast
@@ -178,7 +178,7 @@ class _Reader:
     def dense(self, tokens: Sequence[int], temperature: float) -> NDArray[np.float64]:
         """The next token's distribution, [vocab]."""
         logits = self._engine.next_logits(self._key, tokens)
-        return restrict(mix_rows(logits, self._log_weights, temperature), self._sampling)
+        return restrict(mix_rows(row_probabilities(logits, temperature), self._log_weights), self._sampling)
 
 
 def _choose(dense: NDArray[np.float64], seed: int, step: int) -> int:

@@ -18,7 +18,7 @@ from tandem.codecs import TopP
 from tandem.codecs.votes import read_named_token
 from tandem.config.schema import SamplingParams
 from tandem.engine import drafter as module
-from tandem.engine.drafter import Drafter, TokenDrafter, TokenVoter, mix_rows, weigh_rows
+from tandem.engine.drafter import Drafter, TokenDrafter, TokenVoter, mix_rows, row_probabilities, weigh_rows
 from tandem.engine.shaping import Shaper
 from tandem.errors import GenerationError
 from tandem.modes.reference_shaping import shift
@@ -41,7 +41,7 @@ def test_without_options_it_is_mix_encode_decode_draw(rule: str, temperature: fl
     drafter = Drafter(CODEC, SamplingParams(temperature=temperature), rule)
     for seed in range(20):
         logits = logits_of(seed)
-        dense = mix_rows(logits, WEIGHTS, temperature)
+        dense = mix_rows(row_probabilities(logits, temperature), WEIGHTS)
         payload = CODEC.encode(dense)
         token = draft_rule(rule, temperature).draft(CODEC.decode(payload), seed=seed, step=3, party=party)
         draft = drafter.draft(logits, WEIGHTS, seed=seed, step=3, party=party)
@@ -62,7 +62,7 @@ def check_distribution(options: dict[str, float]) -> None:
     sampling = SamplingParams(temperature=0.9, **options)  # type: ignore[arg-type]
     for seed in range(20):
         logits = logits_of(seed)
-        exact = restrict(mix_rows(logits, WEIGHTS, 0.9), sampling)
+        exact = restrict(mix_rows(row_probabilities(logits, 0.9), WEIGHTS), sampling)
         sent = sent_distribution(Drafter(CODEC, sampling, "coupled"), logits)
         assert not sent[exact == 0].any()
         nucleus = np.where(sent > 0, exact, 0.0)
@@ -144,7 +144,7 @@ def test_eq1_eq2_party_law(temperature: float) -> None:
     rng = np.random.default_rng(5)
     logits = rng.normal(size=(4, 31)).astype(np.float32) * 3
     weights = [0.1, -2.0, 3.0, 1.0]
-    distribution = mix_rows(torch.tensor(logits), weights, temperature)
+    distribution = mix_rows(row_probabilities(torch.tensor(logits), temperature), weights)
     assert distribution.dtype == np.float64
     np.testing.assert_allclose(distribution, slow_law(logits, weights, temperature), rtol=2e-5)
     assert abs(distribution.sum() - 1) < 1e-12
@@ -160,16 +160,19 @@ def test_the_bits_are_those_of_one_operation_after_the_other(rows: int, temperat
     expected = np.zeros(4_000)
     for weight, row in zip(weigh_rows(weights), torch.softmax(shifted, dim=-1).numpy(), strict=True):
         expected += weight * row.astype(np.float64)
-    assert mix_rows(logits, weights, temperature).tobytes() == (expected / expected.sum()).tobytes()
+    assert (
+        mix_rows(row_probabilities(logits, temperature), weights).tobytes()
+        == (expected / expected.sum()).tobytes()
+    )
 
 
 def test_extreme_values_stay_finite() -> None:
     logits = torch.tensor([[1e4, 1e4 - 1, -1e4], [float("-inf"), 0.0, 0.0]])
     for temperature in (1e-30, 1.0, 1e6):
-        distribution = mix_rows(logits, [1000.0, -1000.0], temperature)
+        distribution = mix_rows(row_probabilities(logits, temperature), [1000.0, -1000.0])
         assert np.isfinite(distribution).all()
         assert abs(distribution.sum() - 1) < 1e-12
-    assert mix_rows(logits, [1000.0, -1000.0], 1e-30)[0] == 1.0
+    assert mix_rows(row_probabilities(logits, 1e-30), [1000.0, -1000.0])[0] == 1.0
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])

@@ -30,7 +30,7 @@ from tandem.codecs.votes import read_vote
 from tandem.config.parties import PartyConfig, WorkerConfig
 from tandem.config.schema import Config, DecodingConfig, SamplingParams
 from tandem.engine import privacy as module
-from tandem.engine.drafter import Drafter, TokenDrafter, TokenVoter, mix_rows
+from tandem.engine.drafter import Drafter, TokenDrafter, TokenVoter, mix_rows, row_probabilities
 from tandem.engine.privacy import Ledger, Privacy, Spent, clip, divergence, make_privacy
 from tandem.errors import ConfigError
 from tandem.topology import Party
@@ -166,7 +166,7 @@ def test_a_bound_below_which_nothing_lies_leaves_the_documents_mixture() -> None
     drafter = drafter_of(Privacy(50.0, lambda nats: True))
     for seed in range(9):
         logits = logits_after((seed,))
-        expected = mix_rows(logits[:2], WEIGHTS[:2], 0.8)
+        expected = mix_rows(row_probabilities(logits[:2], 0.8), WEIGHTS[:2])
         np.testing.assert_allclose(drafter.distribution(logits, WEIGHTS), expected, rtol=1e-6)
 
 

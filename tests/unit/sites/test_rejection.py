@@ -15,7 +15,7 @@ from tandem.aggregation.rules import RejectionProposals
 from tandem.codecs import codec_of
 from tandem.codecs.base import CodecSession
 from tandem.config.schema import SamplingParams
-from tandem.engine.drafter import mix_rows
+from tandem.engine.drafter import mix_rows, row_probabilities
 from tandem.protocol import session
 from tandem.topology import PARTIES, Party
 from tandem_lab.bundled import read_bundled_questions
@@ -87,7 +87,7 @@ class Loop:
 
     def _distribution(self, party: Party, tokens: Sequence[int]) -> Distribution:
         logits = self._engines[party].next_logits(party, tuple(tokens))
-        dense = restrict(mix_rows(logits, [0.0], 1.0), SamplingParams(temperature=1.0))
+        dense = restrict(mix_rows(row_probabilities(logits, 1.0), [0.0]), SamplingParams(temperature=1.0))
         return Distribution(np.arange(dense.size), dense)
 
     def _is_complete(self, tokens: Sequence[int]) -> bool:
