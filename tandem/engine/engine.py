@@ -215,7 +215,7 @@ class Engine:
             "thinking": self.template.thinking if self.detokenizer.shows(THOUGHT_END) else "",
             "vocabulary_fingerprint": self.vocabulary_fingerprint,
             "vocabulary_prefixes": list(self.vocabulary_prefixes),
-            "weights_fingerprint": self.weights_fingerprint,
+            "weights_fingerprint": self.runner.weights_fingerprint,
             "vocab_size": self.vocab_size,
             **self.runner.describe(),
             "context_length": self.context_length,
@@ -256,21 +256,12 @@ class Engine:
             return cache
 
     @property
-    def weights_fingerprint(self) -> str:
-        """Equal for engines of the same weights and precision; reads them all, once."""
-        return self.runner.weights_fingerprint
-
-    @property
-    def computing_fingerprint(self) -> str:
-        """Equal for engines that compute the same bits: weights, libraries, kind of processor, threads."""
-        return self.runner.computing_fingerprint
-
-    @property
     def cache_fingerprint(self) -> str:
         """Equal for engines that may use each other's caches of documents: the same bits, of the same chat template."""
+        computing = self.runner.computing_fingerprint
         if not self.template.is_complete:
-            return self.computing_fingerprint  # as version 0.1 had it
-        return sha256(f"{self.computing_fingerprint} {self.template.document}".encode()).hexdigest()[:32]
+            return computing  # as version 0.1 had it
+        return sha256(f"{computing} {self.template.document}".encode()).hexdigest()[:32]
 
 
 # ---- Caches of all documents of an index before the first question -----------------------------------------

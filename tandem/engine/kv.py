@@ -13,7 +13,7 @@ import threading
 import zlib
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -138,10 +138,6 @@ def common_length(first: Sequence[int], second: Sequence[int]) -> int:
     return next((position for position, (a, b) in pairs if a != b), min(len(first), len(second)))
 
 
-Rows = tuple[tuple[int, ...], ...]
-"""The tokens of each row."""
-
-
 @dataclass(frozen=True, slots=True)
 class KeptPrefix:
     """The beginning of a kept row."""
@@ -154,25 +150,25 @@ class KeptPrefix:
 class TurnCaches:
     """The rows of ended queries, in memory; those that were used least recently are evicted first.
 
-    Invariants: they take at most `max_bytes`, and none is there whose rows all begin rows of a later one.
+    Invariants: they take at most `max_bytes`, and none is there that begins another one.
     """
 
     def __init__(self) -> None:
         self.max_bytes = 0  # to be set; 0 keeps nothing
         self.num_bytes = 0
         self.num_reused = 0  # tokens behind the documents, of all rows, that were not computed again
-        self._kept: dict[Rows, tuple[Sequence[Cache], Sequence[int]]] = {}  # least recently used first
+        # by its tokens, a row and the number of its document's; least recently used first
+        self._kept: dict[tuple[int, ...], tuple[Cache, int]] = {}
 
-    def keep(self, rows: Rows, caches: Sequence[Cache], num_document: Sequence[int]) -> None:
-        """A query has ended. caches: of these rows. num_document: [rows]: tokens of each one's document."""
-        num_bytes = _size(caches)
-        if num_bytes > self.max_bytes:
+    def keep(self, row: Sequence[int], cache: Cache, num_document: int) -> None:
+        """A query has ended. row: tokens, of which this is the cache. num_document: those of its document."""
+        row = tuple(row)
+        if cache.num_bytes > self.max_bytes:
             return
-        for other in list(self._kept):
-            if all(any(longer[: len(row)] == row for longer in rows) for row in other):
-                self._drop(other)
-        self._kept[rows] = caches, num_document
-        self.num_bytes += num_bytes
+        for other in [each for each in self._kept if row[: len(each)] == each]:
+            self._drop(other)
+        self._kept[row] = cache, num_document
+        self.num_bytes += cache.num_bytes
         while self.num_bytes > self.max_bytes:
             self._drop(next(iter(self._kept)))
 
@@ -182,28 +178,21 @@ class TurnCaches:
         num_document: tokens of the document, with which they begin; it may be 0.
         """
         tokens, least = tuple(tokens), num_document
-        best: tuple[Rows, KeptPrefix] | None = None
-        for rows, (caches, documents) in self._kept.items():
-            for number, row in enumerate(rows):
-                if row[:least] == tokens[:least] and (length := common_length(row, tokens)) >= max(1, least):
-                    best = rows, KeptPrefix(caches[number], length, documents[number])
-                    least = length + 1
+        best: tuple[int, ...] | None = None
+        for row in self._kept:
+            if row[:least] == tokens[:least] and (length := common_length(row, tokens)) >= max(1, least):
+                best, least = row, length + 1
         if best is None:
             return None
-        rows, prefix = best
-        self._kept[rows] = self._kept.pop(rows)  # now the last to be evicted
-        return prefix
+        cache, document = self._kept[best] = self._kept.pop(best)  # now the last to be evicted
+        return KeptPrefix(cache, least - 1, document)
 
     def statistics(self) -> dict[str, float]:
         """Tokens behind the documents that were not computed again, counted in each row, and the kept bytes."""
         return {"turn_tokens": self.num_reused, "turn_bytes": self.num_bytes}
 
-    def _drop(self, rows: Rows) -> None:
-        self.num_bytes -= _size(self._kept.pop(rows)[0])
-
-
-def _size(caches: Iterable[Cache]) -> int:
-    return sum(cache.num_bytes for cache in caches)
+    def _drop(self, row: tuple[int, ...]) -> None:
+        self.num_bytes -= self._kept.pop(row)[0].num_bytes
 
 
 # ---- A store on disk ------------------------------------------------------------------------------------------

@@ -166,13 +166,10 @@ class EngineSession:
     def end(self, turns: TurnCaches) -> None:
         """Keep its rows for a later turn, if there is room, and free what they took."""
         if self._lengths and turns.max_bytes and self._model.keeps_turns:
-            numbers = [
-                self.cache.rewind(row, self._num_kept(row, length))
-                for row, length in enumerate(self._lengths)
-            ]
-            rows = tuple(tuple(self._tokens_of(row, 0, number)) for row, number in enumerate(numbers))
-            caches = [self.cache.save(row, number) for row, number in enumerate(numbers)]
-            turns.keep(rows, caches, [len(row.document) for row in self._rows])
+            for row, length in enumerate(self._lengths):
+                num_tokens = self.cache.rewind(row, self._num_kept(row, length))
+                cache = self.cache.save(row, num_tokens)
+                turns.keep(self._tokens_of(row, 0, num_tokens), cache, len(self._rows[row].document))
         self.cache.release()
 
     def _num_kept(self, row: int, length: int) -> int:

@@ -246,7 +246,7 @@ class LocalPair:
 def with_engines(spec: SessionSpec, engines: Mapping[Any, Engine]) -> SessionSpec:
     """A query as the parties of these models would open it."""
     described = {
-        party: {"weights_fingerprint": engine.weights_fingerprint} for party, engine in engines.items()
+        party: {"weights_fingerprint": engine.runner.weights_fingerprint} for party, engine in engines.items()
     }
     eos = tuple(next(iter(engines.values())).eos_token_ids)
     return replace(spec, eos_token_ids=eos, has_several_models=have_several_models(described, spec))

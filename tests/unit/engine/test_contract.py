@@ -271,7 +271,9 @@ def make_store(request: pytest.FixtureRequest, tmp_path: Path, engine: Engine) -
     def make() -> CacheStore:
         if request.param == "memory":
             return memory
-        return DiskStore(tmp_path, engine.computing_fingerprint, 1 << 30, pytest.fail, engine.runner.form)
+        return DiskStore(
+            tmp_path, engine.runner.computing_fingerprint, 1 << 30, pytest.fail, engine.runner.form
+        )
 
     return make
 

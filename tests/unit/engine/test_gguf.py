@@ -45,11 +45,11 @@ def test_a_file_is_converted_once_and_weighs_the_same_from_everywhere(
     engines = [
         Engine.load(str(path), engine="torch", template="plain") for path in (file, file.parent, elsewhere)
     ]
-    assert len({engine.weights_fingerprint for engine in engines}) == 1
+    assert len({engine.runner.weights_fingerprint for engine in engines}) == 1
     assert len({engine.vocabulary_fingerprint for engine in engines}) == 1
     assert [path.name.split("-")[1] for path in folders(cache)] == ["float32"]
     other = Engine.load(str(write_gguf(tmp_path / "other.gguf", seed=1)), engine="torch", template="plain")
-    assert other.weights_fingerprint != engines[0].weights_fingerprint
+    assert other.runner.weights_fingerprint != engines[0].runner.weights_fingerprint
     assert len(folders(cache)) == 2
 
 

@@ -271,7 +271,7 @@ from tandem.plugins.torch.batch import FORM
 from tandem.engine.engine import precompute
 
 engine = Engine.load({model!r}, num_threads=1)
-files = DiskStore(Path({folder!r}), engine.computing_fingerprint, 1 << 30, print, FORM)
+files = DiskStore(Path({folder!r}), engine.runner.computing_fingerprint, 1 << 30, print, FORM)
 print(precompute(engine, files, 120, lambda number: f"Vantelu Cor has {{number}} levels. " * 3))
 """
 
@@ -294,7 +294,7 @@ def test_killed_while_computing_ahead_only_the_missing_are_computed(store: Store
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert f"(num_computed={120 - finished}, num_present={finished}, num_too_long=0" in done.stdout
     engine = Engine.load(model, num_threads=1)
-    files = store.open(engine.computing_fingerprint, 1 << 30)
+    files = store.open(engine.runner.computing_fingerprint, 1 << 30)
     for number in range(0, 120, 17):
         document = f"Vantelu Cor has {number} levels. " * 3
         assert equal(files.get(engine.document_tokens(document)), engine.document_cache(document))
@@ -325,33 +325,33 @@ def test_the_least_recently_used_goes_first_and_the_budget_holds() -> None:
     turns = TurnCaches()
     turns.max_bytes = 2 * cache_of(64).num_bytes
     for start in (1, 2):
-        turns.keep(((start, 5, 5),), [cache_of(64)], [0, 0])
+        turns.keep((start, 5, 5), cache_of(64), 0)
     assert turns.find([1, 5, 9], 1) is not None
-    turns.keep(((3, 5, 5),), [cache_of(64)], [0, 0])
+    turns.keep((3, 5, 5), cache_of(64), 0)
     assert turns.num_bytes == turns.max_bytes
     assert turns.find([2, 5, 5], 1) is None
     found = turns.find([1, 5, 9], 1)
     assert found is not None
     assert found.num_tokens == 2
-    turns.keep(((4,),), [cache_of(64 * 4)], [0, 0])
+    turns.keep((4,), cache_of(64 * 4), 0)
     assert turns.find([4], 1) is None, "larger than the budget"
 
 
 def test_a_longer_turn_takes_the_place_of_those_that_it_continues() -> None:
     turns = TurnCaches()
     turns.max_bytes = 1 << 20
-    turns.keep(((1, 2), (8,)), [cache_of(64)], [0, 0])
-    turns.keep(((1, 2, 3), (8, 9)), [cache_of(128)], [0, 0])
+    turns.keep((1, 2), cache_of(64), 0)
+    turns.keep((1, 2, 3), cache_of(128), 0)
     assert turns.num_bytes == cache_of(128).num_bytes
-    turns.keep(((1, 2, 4), (8, 9)), [cache_of(64)], [0, 0])
+    turns.keep((1, 2, 4), cache_of(64), 0)
     assert turns.num_bytes == cache_of(128).num_bytes + cache_of(64).num_bytes
 
 
 def test_the_longest_common_beginning_is_found_if_it_covers_the_document() -> None:
     turns = TurnCaches()
     turns.max_bytes = 1 << 20
-    turns.keep(((1, 2, 3),), [cache_of(64)], [0, 0])
-    turns.keep(((7,), (1, 2, 3, 4)), [cache_of(1), cache_of(4)], [0, 0])
+    for row in ((1, 2, 3), (7,), (1, 2, 3, 4)):
+        turns.keep(row, cache_of(len(row)), 0)
     found = turns.find([1, 2, 3, 4, 5], 2)
     assert found is not None
     assert (found.cache.num_tokens, found.num_tokens) == (4, 4)

@@ -126,7 +126,7 @@ def test_an_adapter_is_its_base_with_the_update_merged(tmp_path: Path, base: Pat
         np.testing.assert_allclose(adapted, other, atol=0.02 * float(other.std()))
     assert np.abs(adapted - plain).max() > plain.std()
     assert count_differences(loaded[0].runner, 4, seed=5, max_rows=16) == (12, 0)
-    assert len({each.weights_fingerprint for each in loaded}) == 4
+    assert len({each.runner.weights_fingerprint for each in loaded}) == 4
     assert loaded[0].vocabulary_fingerprint == loaded[3].vocabulary_fingerprint
 
 

@@ -101,13 +101,13 @@ def test_equal_for_copies_elsewhere_and_different_for_one_changed_bit(
     save_model: Save, copied: Path, tmp_path: Path
 ) -> None:
     original = load(save_model("llama"))
-    assert load(copied).weights_fingerprint == original.weights_fingerprint
-    assert load(copied).computing_fingerprint == original.computing_fingerprint
+    assert load(copied).runner.weights_fingerprint == original.runner.weights_fingerprint
+    assert load(copied).runner.computing_fingerprint == original.runner.computing_fingerprint
     changed = Path(shutil.copytree(copied, tmp_path / "changed"))
     weights = load_file(changed / "model.safetensors")
     weights["model.norm.weight"].view(torch.int32)[3] ^= 1  # same shape, size, configuration
     save_file(weights, changed / "model.safetensors", metadata={"format": "pt"})
-    assert load(changed).weights_fingerprint != original.weights_fingerprint
+    assert load(changed).runner.weights_fingerprint != original.runner.weights_fingerprint
 
 
 # ---- a folder of an adapter stands for its base with other weights -------------------------------------------

@@ -67,7 +67,7 @@ class DrafterCard:
     target: str  # the target's folder or hub id
     fingerprints: Mapping[
         str, str
-    ]  # precision -> the target's weights in it, as `Engine.weights_fingerprint`
+    ]  # precision -> the target's weights in it, as `Runner.weights_fingerprint`
     trunk: str
     blocks: tuple[int, ...]  # of the target, copied and frozen
     loss: str
@@ -142,7 +142,7 @@ def _model_of(runner: Runner) -> Any:
 
 def fingerprints(path: str) -> dict[str, str]:
     """The target's weights in each precision that a party may load it in."""
-    return {dtype: Engine.load(path, dtype=dtype).weights_fingerprint for dtype in DTYPES}
+    return {dtype: Engine.load(path, dtype=dtype).runner.weights_fingerprint for dtype in DTYPES}
 
 
 def save(drafter: Any, target: str, template: Path, out: Path, card: DrafterCard) -> None:
