@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from safetensors import SafetensorError, safe_open
 
@@ -37,20 +37,6 @@ class Cache:
     def num_bytes(self) -> int:
         """Memory that it takes."""
         return sum(tensor.nbytes for tensor in self.tensors.values())
-
-
-class CacheStore(Protocol):
-    """Keeps the caches of one model. A store may forget any entry, but never returns that of other tokens."""
-
-    @property
-    def num_bytes(self) -> int:
-        """Size of everything it holds."""
-
-    def get(self, tokens: Sequence[int]) -> Cache | None:
-        """The cache of a document's tokens, on the CPU; None if it is not there."""
-
-    def put(self, tokens: Sequence[int], cache: Cache) -> None:
-        """Keep a cache, on the CPU, if there is room for it at all. It is not changed afterwards."""
 
 
 class CacheForm(NamedTuple):
@@ -204,7 +190,7 @@ MAX_OPEN = 4096
 
 
 class DiskStore:
-    """A `CacheStore` in a folder. Safe for several threads and processes."""
+    """A store in a folder. Safe for several threads and processes."""
 
     def __init__(
         self, folder: Path, model: str, max_bytes: int, warn: Callable[[str], object], form: CacheForm
@@ -365,6 +351,10 @@ class DiskStore:
                 status = path.stat()
                 files.append((path, status.st_size, status.st_mtime_ns))
         return files
+
+
+CacheStore = MemoryStore | DiskStore
+"""Keeps the caches of one model. A store may forget any entry, but never returns that of other tokens."""
 
 
 def checksum(cache: Cache, form: CacheForm) -> int:

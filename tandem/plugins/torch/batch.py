@@ -361,7 +361,7 @@ class BatchModel(TorchModel):
         ]
         padding = -len(ids) % self.multiple
         padded = places + [0] * (-len(places) % self.multiple or self.multiple * (not places))
-        with self._attention(parts, len(ids) + padding):
+        with self._attention(parts):
             logits = self._model.run(
                 is_stale,
                 input_ids=torch.tensor([ids + [0] * padding], device=self.device),
@@ -376,24 +376,17 @@ class BatchModel(TorchModel):
         ]
 
     @contextmanager
-    def _attention(self, parts: Sequence[_Part], num_tokens: int) -> Iterator[None]:
+    def _attention(self, parts: Sequence[_Part]) -> Iterator[None]:
         """Our attention, for one pass: other users of the model find their own."""
         config = self._model.model.config
         before = config._attn_implementation
         config._attn_implementation = NAME
-        _running.batch = _Running(self, parts, num_tokens)
+        _running.model, _running.parts = self, parts
         try:
             yield
         finally:
             config._attn_implementation = before
-            _running.batch = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Running:
-    model: BatchModel
-    parts: Sequence[_Part]
-    num_tokens: int
+            del _running.model, _running.parts
 
 
 def _attend(
@@ -412,13 +405,14 @@ def _attend(
     unknown = sorted(name for name, option in options.items() if option is not None and name not in _IGNORED)
     if unknown or attention_mask is not None:
         raise Unsupported(f"its attention uses {unknown[0] if unknown else 'a mask'}")
-    running: _Running = _running.batch
-    running.model.windows[module.layer_idx] = sliding_window
+    model: BatchModel = _running.model
+    parts: Sequence[_Part] = _running.parts
+    model.windows[module.layer_idx] = sliding_window
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    how = _How(scaling, softcap, sliding_window, running.model.min_columns)
-    output = query.new_zeros((running.num_tokens, query.shape[1], value.shape[-1]))
+    how = _How(scaling, softcap, sliding_window, model.min_columns)
+    output = query.new_zeros((query.shape[2], query.shape[1], value.shape[-1]))
     start = 0
-    for part in running.parts:
+    for part in parts:
         end = start + part.num_tokens
         output[start:end] = part.attend(
             module.layer_idx, query[0, :, start:end], key[0, :, start:end], value[0, :, start:end], how
