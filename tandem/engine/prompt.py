@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product, takewhile
 
 from tokenizers import Tokenizer
@@ -85,7 +86,7 @@ class PromptBuilder:
         self._bos = () if template.is_complete else tuple(begin)
         written = template.document + template.bare + template.question(SAMPLE)[0]
         self._encoder = TemplateTokenizer(tokenizer, written)
-        self._framed: dict[Frame, PromptBuilder] = {}
+        self._framed = lru_cache(MAX_FRAMES)(self._with_frame)
         self._set_template(template)
 
     def _set_template(self, template: Template) -> None:
@@ -107,15 +108,14 @@ class PromptBuilder:
 
     def within(self, frame: Frame) -> PromptBuilder:
         """The prompts of queries with this frame; those of the last few frames are kept."""
-        builder = self._framed.pop(frame, None)
-        if builder is None:
-            builder, template = self, self._template.within(frame)
-            if template is not self._template:
-                builder = copy(self)
-                builder._set_template(template)
-        self._framed[frame] = builder  # the last one is the youngest
-        if len(self._framed) > MAX_FRAMES:
-            del self._framed[next(iter(self._framed))]
+        return self._framed(frame)
+
+    def _with_frame(self, frame: Frame) -> PromptBuilder:
+        template = self._template.within(frame)
+        if template is self._template:
+            return self
+        builder = copy(self)
+        builder._set_template(template)
         return builder
 
     @property
