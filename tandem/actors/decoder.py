@@ -21,6 +21,7 @@ from importlib.util import find_spec
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
+from tandem import plugins
 from tandem.actors.base import Runtime, SiteActor, remedy_for, report_failure, sendable
 from tandem.aggregation.document_weights import Evidence, Weights, log_evidence
 from tandem.aggregation.rules import Step
@@ -512,10 +513,10 @@ def make_drafter(
 
 def open_grammar(spec: SessionSpec, engine: Engine) -> Grammar:
     """A query's grammar, followed with a party's tokens. Raises GenerationError where that cannot be done here."""
-    from tandem.engine import shaping
-
+    follow = plugins.find("grammar", "llguidance")
     model = engine.tokenizer_json, engine.vocab_size, engine.eos_token_ids
-    return shaping.open_grammar(model, spec.grammar, spec.vocab_size, spec.eos_token_ids)
+    opened: Grammar = follow(model, spec.grammar, spec.vocab_size, spec.eos_token_ids)
+    return opened
 
 
 def elapsed_us(started_s: float) -> int:
@@ -532,17 +533,19 @@ class _Logits:
 
     def draw(self, step: int, weights: Weights) -> Step:
         """The draft or vote at one step."""
+        from tandem.engine.drafter import DraftPlace
+
         job, session = self._job, self._session
         self._last = step
+        place = DraftPlace(
+            session.spec.seed,
+            step,
+            Party(session.party) if session.party in PARTIES else Party.CLOUD,  # of no matter there
+            job.lineage[: step + 1] or ROOT,
+            job.proposed[step - job.first_drawn] if job.proposed else None,
+        )
         return self._drafter.draft(
-            self._logits[:, step - job.first],
-            weights or (0.0,),
-            seed=session.spec.seed,
-            step=step,
-            party=Party(session.party) if session.party in PARTIES else Party.CLOUD,  # of no matter there
-            lineage=job.lineage[: step + 1] or ROOT,
-            proposed=job.proposed[step - job.first_drawn] if job.proposed else None,
-            prefix=job.tokens[:step],
+            self._logits[:, step - job.first], weights or (0.0,), place, job.tokens[:step]
         )
 
     def learn(self, step: int, token: int) -> Evidence:

@@ -123,29 +123,20 @@ class Drafter:
         self._drawn: dict[bytes, Step] = {}  # with private noise, by the digest of the prefix
 
     def draft(
-        self,
-        logits: Logits,
-        log_weights: Sequence[float],
-        *,
-        seed: int,
-        step: int,
-        party: Party,
-        lineage: Sequence[bytes] = ROOT,
-        proposed: Step | None = None,
-        prefix: Sequence[int] = (),
+        self, logits: Logits, log_weights: Sequence[float], place: DraftPlace, prefix: Sequence[int] = ()
     ) -> Step:
         """A draft for one step.
 
         logits: [rows, vocab]; log_weights: [rows], of the rows' documents (Eq. 1). prefix: tokens of the answer before
-        it. The rest: as in `DraftPlace`. What was drawn with private noise is repeated, whatever the row is by now.
+        it. What was drawn with private noise is repeated, whatever the row is by now.
         """
-        if lineage[-1] in self._drawn:
+        before = place.lineage[-1]
+        if before in self._drawn:
             self.rows = None  # they are of another step
-            return self._drawn[lineage[-1]]
-        dense = self.distribution(logits, log_weights, prefix)
-        result = self._draft(dense, DraftPlace(seed, step, party, lineage, proposed))
+            return self._drawn[before]
+        result = self._draft(self.distribution(logits, log_weights, prefix), place)
         if self._has_private_noise:
-            self._drawn[lineage[-1]] = result
+            self._drawn[before] = result
         return result
 
     def _draft(self, dense: NDArray[np.float64], place: DraftPlace) -> Step:

@@ -13,7 +13,6 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem import plugins
 from tandem.config.schema import SamplingParams
 
 Floats = NDArray[np.float64]
@@ -49,17 +48,6 @@ class Grammar(Protocol):
 
     def close(self) -> None:
         """End all work on it; who waits for it gets an error."""
-
-
-def open_grammar(
-    model: tuple[str, int, tuple[int, ...]], grammar: str, vocab_size: int, ends: Sequence[int]
-) -> Grammar:
-    """Follow a query's grammar with a model's tokens. Raises GenerationError where that cannot be done here.
-
-    model: its tokenizer as JSON, the number of its tokens, and those that end an answer. The rest: of the query.
-    """
-    opened: Grammar = plugins.find("grammar", "llguidance")(model, grammar, vocab_size, ends)
-    return opened
 
 
 class Shaper:

@@ -24,7 +24,7 @@ from tandem.client.request import have_several_models
 from tandem.codecs import Codec, RaceLists
 from tandem.codecs.base import ROOT
 from tandem.codecs.votes import read_vote
-from tandem.engine.drafter import Drafter, row_probabilities
+from tandem.engine.drafter import Drafter, DraftPlace, row_probabilities
 from tandem.engine.engine import Engine
 from tandem.engine.privacy import Privacy
 from tandem.engine.shaping import Shaper
@@ -81,16 +81,8 @@ class LocalParty:
     def payload(self, tokens: Sequence[int], weights: Weights, lineage: Sequence[bytes] = ()) -> bytes:
         """One forward pass, mixed and encoded."""
         logits = self._engine.next_logits(self._key, tokens)
-        step = self._drafter.draft(
-            logits,
-            weights or (0.0,),
-            seed=0,
-            step=len(tokens),
-            party=Party.DEVICE,
-            lineage=lineage or ROOT,
-            prefix=tokens,
-        )
-        return step.payload or b""
+        place = DraftPlace(seed=0, step=len(tokens), party=Party.DEVICE, lineage=lineage or ROOT)
+        return self._drafter.draft(logits, weights or (0.0,), place, tokens).payload or b""
 
     def dense(self, tokens: Sequence[int], weights: Weights) -> NDArray[np.float64]:
         """The party's distribution after these tokens [vocab], as no codec has seen it."""

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from tandem.client.request import spec_of
 from tandem.codecs import Codec
 from tandem.config.schema import Config
-from tandem.engine.drafter import Drafter
+from tandem.engine.drafter import Drafter, DraftPlace
 from tandem.engine.engine import Engine
 from tandem.engine.prompt import Prompt
 from tandem.engine.tokenizer import Detokenizer, StopRule
@@ -279,14 +279,8 @@ def answer_alone(engine: Engine, codec: Codec, spec: SessionSpec, document: str,
     try:
         while rule.find_reason(tokens) is None:
             logits = engine.next_logits(key, tokens)
-            draft = drafter.draft(
-                logits,
-                [0.0],
-                seed=spec.seed,
-                step=len(prefix),
-                party=Party.DEVICE,
-                lineage=prefix.digests,
-            )
+            place = DraftPlace(spec.seed, len(prefix), Party.DEVICE, prefix.digests)
+            draft = drafter.draft(logits, [0.0], place)
             assert draft.token is not None, "a draft has one"
             prefix.append(draft.token)
     finally:

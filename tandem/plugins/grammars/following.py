@@ -78,7 +78,10 @@ grammar."""
 def open_grammar(
     model: tuple[str, int, tuple[int, ...]], grammar: str, vocab_size: int, ends: Sequence[int]
 ) -> FollowedGrammar:
-    """See `tandem.engine.shaping.open_grammar`."""
+    """Follow a query's grammar with a model's tokens. Raises GenerationError where that cannot be done here.
+
+    model: its tokenizer as JSON, the number of its tokens, and those that end an answer. The rest: of the query.
+    """
     return FollowedGrammar(find_server(*model), grammar, vocab_size, ends)
 
 

@@ -84,9 +84,12 @@ def measure(
 
 def measure_drafting(drafter: Drafter, party: Party) -> DraftToken:
     """The decoder's work after each forward pass, so that a profile times a whole draft."""
+    from tandem.engine.drafter import DraftPlace
 
     def draft(logits: Any, step: int) -> int:
-        token = drafter.draft(logits, [0.0] * logits.shape[0], seed=0, step=step, party=party).token
+        token = drafter.draft(
+            logits, [0.0] * logits.shape[0], DraftPlace(seed=0, step=step, party=party)
+        ).token
         assert token is not None, "a draft has one"
         return token
 

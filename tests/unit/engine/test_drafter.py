@@ -18,7 +18,15 @@ from tandem.codecs import TopP
 from tandem.codecs.votes import read_named_token
 from tandem.config.schema import SamplingParams
 from tandem.engine import drafter as module
-from tandem.engine.drafter import Drafter, TokenDrafter, TokenVoter, mix_rows, row_probabilities, weigh_rows
+from tandem.engine.drafter import (
+    Drafter,
+    DraftPlace,
+    TokenDrafter,
+    TokenVoter,
+    mix_rows,
+    row_probabilities,
+    weigh_rows,
+)
 from tandem.engine.shaping import Shaper
 from tandem.errors import GenerationError
 from tandem.modes.reference_shaping import shift
@@ -44,14 +52,16 @@ def test_without_options_it_is_mix_encode_decode_draw(rule: str, temperature: fl
         dense = mix_rows(row_probabilities(logits, temperature), WEIGHTS)
         payload = CODEC.encode(dense)
         token = draft_rule(rule, temperature).draft(CODEC.decode(payload), seed=seed, step=3, party=party)
-        draft = drafter.draft(logits, WEIGHTS, seed=seed, step=3, party=party)
+        draft = drafter.draft(logits, WEIGHTS, DraftPlace(seed=seed, step=3, party=party))
         assert (draft.token, draft.payload) == (token, payload)
         assert np.array_equal(drafter.dense, dense)
 
 
 def sent_distribution(drafter: Drafter, logits: torch.Tensor) -> Floats:
     """What the peer decodes, [vocab]."""
-    distribution = CODEC.decode(drafter.draft(logits, WEIGHTS, seed=0, step=0, party=Party.DEVICE).payload)
+    distribution = CODEC.decode(
+        drafter.draft(logits, WEIGHTS, DraftPlace(seed=0, step=0, party=Party.DEVICE)).payload
+    )
     dense = np.zeros(logits.shape[1])
     dense[distribution.ids] = distribution.probabilities
     return dense
@@ -93,7 +103,7 @@ def test_a_proposal_that_cannot_be_read_is_counted_and_counts_as_none(payload: b
     ]
     proposals = (Step(3, 7, payload), None)
     votes = [
-        voter.draft(logits_of(1), WEIGHTS, seed=2, step=3, party=Party.CLOUD, proposed=proposed)
+        voter.draft(logits_of(1), WEIGHTS, DraftPlace(seed=2, step=3, party=Party.CLOUD, proposed=proposed))
         for voter, proposed in zip(voters, proposals, strict=True)
     ]
     assert [voter.num_malformed for voter in voters] == [1, 0]
@@ -111,7 +121,7 @@ def test_a_voter_names_its_whole_distribution_where_it_is_asked(temperature: flo
         )
         for seed in range(20):
             one, other = (
-                each.draft(logits_of(seed), WEIGHTS, seed=seed, step=3, party=Party.CLOUD)
+                each.draft(logits_of(seed), WEIGHTS, DraftPlace(seed=seed, step=3, party=Party.CLOUD))
                 for each in (silent, asked)
             )
             assert read_named_token(one.payload, 24) == (one.token, None)
@@ -186,7 +196,7 @@ def test_logits_that_are_no_numbers_are_one_sentence_in_every_mode(
     with pytest.raises(
         GenerationError, match=r"must be finite, .* got values from nan to nan; check the model"
     ):
-        drafter.draft(torch.tensor([[0.0, bad, 1.0]]), [0.0], seed=0, step=0, party=Party.DEVICE)
+        drafter.draft(torch.tensor([[0.0, bad, 1.0]]), [0.0], DraftPlace(seed=0, step=0, party=Party.DEVICE))
 
 
 def check_shift(

@@ -30,7 +30,7 @@ from tandem.codecs.votes import read_vote
 from tandem.config.parties import PartyConfig, WorkerConfig
 from tandem.config.schema import Config, DecodingConfig, SamplingParams
 from tandem.engine import privacy as module
-from tandem.engine.drafter import Drafter, TokenDrafter, TokenVoter, mix_rows, row_probabilities
+from tandem.engine.drafter import Drafter, DraftPlace, TokenDrafter, TokenVoter, mix_rows, row_probabilities
 from tandem.engine.privacy import Ledger, Privacy, Spent, clip, divergence, make_privacy
 from tandem.errors import ConfigError
 from tandem.topology import Party
@@ -140,7 +140,9 @@ def check_votes(**options: float) -> None:
     """As a peer reads them in full: within the bound, after temperature, options, mixture of rows and float32."""
     protected = drafter_of(Privacy(BOUND, lambda nats: True), **options)
     for tokens in product(range(VOCAB), repeat=2):
-        payload = protected.draft(logits_after(tokens), WEIGHTS, seed=0, step=0, party=Party.DEVICE).payload
+        payload = protected.draft(
+            logits_after(tokens), WEIGHTS, DraftPlace(seed=0, step=0, party=Party.DEVICE)
+        ).payload
         vote, bare = np.asarray(read_vote(payload, VOCAB), np.float64), bare_after(tokens, **options)
         assert ((vote > 0) == (bare > 0)).all()
         ratios = vote[bare > 0] / vote.sum() / bare[bare > 0]
@@ -310,8 +312,8 @@ def make_kind(kind: type[TokenDrafter], privacy: Privacy) -> TokenDrafter:
 
 def draw(drafter: TokenDrafter, logits: NDArray[np.float32], prefix: int = 0) -> int:
     """A token after a prefix, in the place of one seed, which the peer knows."""
-    place = {"seed": SEED, "step": 2, "party": Party.DEVICE, "lineage": (b"root", prefix.to_bytes(8))}
-    return drafter.draft(logits, WEIGHTS, **place).token  # type: ignore[arg-type]
+    place = DraftPlace(seed=SEED, step=2, party=Party.DEVICE, lineage=(b"root", prefix.to_bytes(8)))
+    return drafter.draft(logits, WEIGHTS, place).token  # type: ignore[return-value]
 
 
 def private(number: int) -> Privacy:
@@ -406,7 +408,7 @@ def test_at_temperature_0_nothing_is_counted() -> None:
         RaceLists(), SamplingParams(temperature=0.0), "coupled", VOCAB, Privacy(BOUND, pytest.fail)
     )
     bare = bare_after((1,))
-    drafter.draft(logits_after((1,)), WEIGHTS, seed=1, step=0, party=Party.DEVICE)
+    drafter.draft(logits_after((1,)), WEIGHTS, DraftPlace(seed=1, step=0, party=Party.DEVICE))
     assert drafter.dense is not None
     assert bare.size == drafter.dense.size
 

@@ -124,7 +124,7 @@ def described(model: str, engine: Engine) -> dict[str, object]:
     """As a decoder reports it."""
     return {
         "model": model,
-        "weights_fingerprint": engine.weights_fingerprint,
+        "weights_fingerprint": engine.runner.weights_fingerprint,
         "drafter_for": describe_card(model),
     }
 

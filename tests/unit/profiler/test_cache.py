@@ -212,13 +212,13 @@ def test_an_interruption_closes_the_session(engine: Engine) -> None:
 
 
 def test_a_draft_is_what_the_decoder_draws(engine: Engine) -> None:
-    from tandem.engine.drafter import mix_rows
+    from tandem.engine.drafter import mix_rows, row_probabilities
 
     codec, rule = TopP(0.8), draft_rule("coupled", 0.7)
     engine.open("one", "Which game?", ["Mira likes games.", "Tom likes chess."], 4)
     logits = engine.next_logits("one", [])
     engine.close("one")
-    distribution = codec.decode(codec.encode(mix_rows(logits, [0.0, 0.0], 0.7)))
+    distribution = codec.decode(codec.encode(mix_rows(row_probabilities(logits, 0.7), [0.0, 0.0])))
     drafter = Drafter(codec, SamplingParams(temperature=0.7), "coupled")
     drafted = [measure_drafting(drafter, Party.CLOUD)(logits, step) for step in range(8)]
     assert drafted == [rule.draft(distribution, seed=0, step=step, party=Party.CLOUD) for step in range(8)]
