@@ -74,7 +74,7 @@ def check_directory(model: str) -> None:
         if not is_cached(model, "config.json"):
             raise _no_model(model)
     elif is_offline() and not is_cached(model, "config.json"):
-        near = _suggest(model) if os.path.isdir(model.partition("/")[0]) else ""
+        near = suggest_path(Path(model).absolute()) if os.path.isdir(model.partition("/")[0]) else ""
         raise GenerationError(
             f"The model {model!r:.200} is not in the hub's cache, and HF_HUB_OFFLINE keeps it from being downloaded; "
             f"{near or 'correct the name, download the model, or name a folder.'}"
@@ -155,13 +155,6 @@ def check_file(model: str) -> ModelFile | None:
     """What the file of a model that is one says; None for any other model. Raises GenerationError."""
     found = file_of(model)
     return None if found is None else found[0].check(found[1])
-
-
-def describe_conversion(engine: str, model: str, dtype: str) -> str:
-    """One sentence where an engine has to convert a model before it loads it; "" where not. Raises GenerationError."""
-    if not plugins.has("conversion", engine):
-        return ""
-    return str(plugins.find("conversion", engine)(base_of(model), dtype))
 
 
 # ---- what is here --------------------------------------------------------------------------------------------
@@ -279,7 +272,8 @@ def _no_model(model: str) -> GenerationError:
     if looks_local or model.lower().endswith(suffixes):
         what = "file" if model.lower().endswith(suffixes) else "directory"
         return GenerationError(
-            f"{model!r:.200} is neither a model directory nor a hub id: there is no such {what}; {_suggest(model)}"
+            f"{model!r:.200} is neither a model directory nor a hub id: there is no such {what}; "
+            f"{suggest_path(Path(model).absolute())}"
         )
     folders = [f"./{entry.name}" for entry in Path().iterdir() if entry.is_dir()]
     if near := find_close(model, (*NAMED_MODELS, *folders)):
@@ -298,13 +292,6 @@ def _no_model(model: str) -> GenerationError:
         f'There is no model {model!r:.200}; name a folder, a GGUF file, a hub id such as "{_OLLAMA["qwen"]}", or '
         f"{_NAMES}."
     )
-
-
-def _suggest(model: str) -> str:
-    try:
-        return suggest_path(Path(model).absolute())
-    except (OSError, ValueError):  # no name of a file
-        return "correct the path."
 
 
 # ---- the file next to a drafter's weights that names its target ----------------------------------------------

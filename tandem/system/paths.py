@@ -97,13 +97,12 @@ def check_bundled(model: str) -> str:
 
 def suggest_path(path: Path) -> str:
     """The end of a sentence about a path that is not there: the nearest one that is, if any is close."""
-    above = next(folder for folder in path.parents if folder.exists())
-    missing = path.relative_to(above).parts[0]
     try:
+        above = next(folder for folder in path.parents if folder.exists())
         names = [entry.name for entry in above.iterdir()]
-    except OSError:
-        names = []
-    close = difflib.get_close_matches(missing, names, 1)
+        close = difflib.get_close_matches(path.relative_to(above).parts[0], names, 1)
+    except (OSError, ValueError):  # what cannot be listed, or is no name of a file
+        close = []
     return f"the nearest is {above / close[0]}." if close else "correct the path."
 
 
