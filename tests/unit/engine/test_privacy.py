@@ -364,8 +364,11 @@ def test_a_draw_is_repeated_whatever_it_would_be_drawn_from_now(
 class Forgetful(TokenDrafter):
     """A mutant that draws after a prefix as if it had never seen it."""
 
-    def draft(self, *rows: Any, lineage: Sequence[bytes], **place: Any) -> Step:
-        return super().draft(*rows, lineage=(*lineage, os.urandom(8)), **place)
+    def draft(
+        self, logits: Any, log_weights: Sequence[float], place: DraftPlace, prefix: Sequence[int] = ()
+    ) -> Step:
+        unseen = place._replace(lineage=(*place.lineage, os.urandom(8)))
+        return super().draft(logits, log_weights, unseen, prefix)
 
 
 def test_a_drafter_that_forgets_what_it_drew_is_found() -> None:
