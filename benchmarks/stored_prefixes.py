@@ -34,10 +34,9 @@ import torch
 
 from benchmarks._common import axes, finish, new_parser, save, summary
 from tandem.engine.kv import DiskStore, DocumentCaches
-from tandem.engine.places import decoder_layers
 from tandem.engine.prompt import Prompt
 from tandem.engine.session import EngineSession, compute
-from tandem.plugins.torch.batch import FORM, BatchModel, PreemptibleModel
+from tandem.plugins.torch.batch import FORM, BatchModel
 
 VOCAB, CONTEXT, QUERY_TOKENS, BUDGET = 4096, 1024, 16, 1 << 34
 SHAPE = {"hidden_size": 512, "intermediate_size": 1408, "num_attention_heads": 8, "num_key_value_heads": 2}
@@ -46,7 +45,7 @@ AT, TARGET = (8, 256), 3.0
 STATES = ("prefill", "warm", "opened", "cold")
 
 
-def random_model(num_layers: int) -> PreemptibleModel:
+def random_model(num_layers: int) -> BatchModel:
     """A Qwen2 with random weights."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -60,7 +59,7 @@ def random_model(num_layers: int) -> PreemptibleModel:
         **SHAPE,
     )
     model = AutoModelForCausalLM.from_config(config).eval()
-    return PreemptibleModel(model, decoder_layers(model))
+    return BatchModel(model)
 
 
 def prompt_of(num_documents: int, num_tokens: int) -> Prompt:
@@ -74,8 +73,8 @@ def prompt_of(num_documents: int, num_tokens: int) -> Prompt:
 class Case:
     """One prompt and a store that holds its documents."""
 
-    def __init__(self, model: PreemptibleModel, prompt: Prompt, folder: Path) -> None:
-        self._batch, self._prompt, self._folder = BatchModel(model), prompt, folder
+    def __init__(self, model: BatchModel, prompt: Prompt, folder: Path) -> None:
+        self._batch, self._prompt, self._folder = model, prompt, folder
         self._open_store = self._files()
         caches = DocumentCaches()
         caches.store = self._open_store
@@ -117,7 +116,7 @@ class Case:
             os.close(descriptor)
 
 
-def measured(model: PreemptibleModel, num_documents: int, num_tokens: int, runs: int) -> dict[str, Any]:
+def measured(model: BatchModel, num_documents: int, num_tokens: int, runs: int) -> dict[str, Any]:
     """Seconds in every state: median and quartiles of `runs`, states in turn, after one turn to warm up."""
     with tempfile.TemporaryDirectory() as folder:
         case = Case(model, prompt_of(num_documents, num_tokens), Path(folder))
@@ -149,7 +148,7 @@ def _best_s(work: Callable[[], object], repeats: int = 15) -> float:
 class Prediction:
     """What one document more should cost."""
 
-    def __init__(self, model: PreemptibleModel) -> None:
+    def __init__(self, model: BatchModel) -> None:
         config = model.model.config
         self.bytes_per_token = (
             2 * config.num_hidden_layers * config.num_key_value_heads * 4

@@ -29,13 +29,15 @@ class RowCache(Protocol):
         """Let a row begin with what `save` gave."""
 
     def rewind(self, row: int, num_tokens: int) -> int:
-        """How many of the first `num_tokens` tokens of a row are still cached once the others are forgotten."""
+        """How many of the first `num_tokens` tokens of a row are still cached once the others are forgotten. All, where
+        what comes next overwrites these."""
+        return num_tokens
 
     def save(self, row: int, num_tokens: int) -> Cache:
         """The tokens of a row, of which there are so many."""
 
     def release(self) -> None:
-        """Nobody needs them any more."""
+        """Give back what is not freed with the object."""
 
 
 @dataclass(eq=False)

@@ -27,7 +27,7 @@ from safetensors.numpy import save
 
 from tandem.engine.kv import Cache, CacheForm
 from tandem.engine.port import IsStale, Preempted
-from tandem.engine.session import RowModel, Segment
+from tandem.engine.session import RowCache, RowModel, Segment
 from tandem.errors import GenerationError
 from tandem.plugins.llama.library import Model, describe_failure, forget_failures
 
@@ -185,8 +185,8 @@ FORM = CacheForm("np", _names, save, lambda array: array.view(np.uint8).data)
 """Rows' caches have the sections that `Context.read` gives, and the number of their `tokens`."""
 
 
-class LlamaRows:
-    """A `RowCache`: a slot for each row."""
+class LlamaRows(RowCache):
+    """A slot for each row."""
 
     def __init__(self, model: LlamaModel, num_rows: int, num_columns: int) -> None:
         self._model, self._num_columns = model, num_columns

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -30,8 +30,9 @@ from safetensors.torch import save
 from transformers import AttentionInterface, DynamicCache
 
 from tandem.engine.kv import Cache, CacheForm
+from tandem.engine.places import decoder_layers
 from tandem.engine.port import IsStale, Preempted
-from tandem.engine.session import RowModel, Segment
+from tandem.engine.session import RowCache, RowModel, Segment
 
 # ---- Keys and values ---------------------------------------------------------------------------------------
 
@@ -49,14 +50,12 @@ FORM = CacheForm("pt", _names, save, _bytes_of)
 """Documents' caches have `keys` and `values` of each layer, [key-value heads, tokens, head size]."""
 
 
-def to_cache(layers: Iterable[tuple[torch.Tensor, torch.Tensor]], num_tokens: int) -> Cache:
+def to_cache(layers: Sequence[tuple[torch.Tensor, torch.Tensor]], num_tokens: int) -> Cache:
     """A copy of all layers' keys and values, on the CPU."""
-    pairs = list(layers)
-    keys, values = [keys for keys, _ in pairs], [values for _, values in pairs]
-    tensors = zip(_names(2 * len(pairs)), keys + values, strict=True)
+    tensors = [keys for keys, _ in layers] + [values for _, values in layers]
     contiguous = torch.contiguous_format
-    copies = {name: each.to("cpu", copy=True, memory_format=contiguous) for name, each in tensors}
-    return Cache(copies, num_tokens)
+    copies = [tensor.to("cpu", copy=True, memory_format=contiguous) for tensor in tensors]
+    return Cache(dict(zip(_names(len(copies)), copies, strict=True)), num_tokens)
 
 
 def layers_of(cache: Cache, device: torch.device | str) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -74,7 +73,7 @@ def round_up(num_columns: int) -> int:
     return -(-num_columns // BLOCK) * BLOCK
 
 
-class TorchRows:
+class TorchRows(RowCache):
     """Rows of a fixed capacity: keys are transposed, [rows, heads, size, capacity], values not.
 
     So both products of attention are of the kind whose sums do not depend on the number of query columns.
@@ -113,48 +112,16 @@ class TorchRows:
             self.keys[layer][row, :, :, : cache.num_tokens] = keys.transpose(1, 2)
             self.values[layer][row, :, : cache.num_tokens] = values
 
-    def rewind(self, row: int, num_tokens: int) -> int:
-        """Nothing is forgotten: what comes next overwrites the others."""
-        return num_tokens
-
     def save(self, row: int, num_tokens: int) -> Cache:
         """The first tokens of a row."""
-        layers = (
-            (self.keys[layer][row].transpose(1, 2), self.values[layer][row]) for layer in sorted(self.keys)
-        )
-        return to_cache(
-            ((keys[:, :num_tokens], values[:, :num_tokens]) for keys, values in layers), num_tokens
-        )
-
-    def release(self) -> None:
-        """Nothing to give back: the memory is freed with the object."""
-
-
-# ---- A causal model whose forward pass can be abandoned between two layers ---------------------------------
-
-
-class PreemptibleModel:
-    """A causal model whose forward pass asks before every decoder layer whether it is still wanted."""
-
-    def __init__(self, model: Any, layers: Sequence[torch.nn.Module]) -> None:
-        self.model = model
-        self.device: torch.device = model.device
-        self._is_stale: IsStale | None = None
-        for layer in layers:
-            layer.register_forward_pre_hook(self._check)
-
-    def run(self, is_stale: IsStale | None, **inputs: Any) -> torch.Tensor:
-        """The logits of one pass over `inputs`; may raise Preempted."""
-        self._is_stale = is_stale
-        try:
-            with torch.inference_mode():
-                return torch.as_tensor(self.model(**inputs).logits)
-        finally:
-            self._is_stale = None
-
-    def _check(self, _layer: torch.nn.Module, _inputs: Any) -> None:
-        if self._is_stale is not None and self._is_stale():
-            raise Preempted
+        layers = [
+            (
+                self.keys[layer][row, :, :, :num_tokens].transpose(1, 2),
+                self.values[layer][row, :, :num_tokens],
+            )
+            for layer in sorted(self.keys)
+        ]
+        return to_cache(layers, num_tokens)
 
 
 MAX_TOKENS = 128
@@ -302,13 +269,30 @@ class _How:
 
 
 class TorchModel(RowModel):
-    """Tensors of a model of transformers."""
+    """A causal model of transformers, whose pass asks before every decoder layer whether it is still wanted."""
 
     arithmetic: str
     """Part of what identifies stored caches: another way of computing gives other last bits."""
 
-    def __init__(self, model: PreemptibleModel) -> None:
-        self._model, self.device = model, model.device
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.device: torch.device = model.device
+        self._is_stale: IsStale | None = None
+        for layer in decoder_layers(model):
+            layer.register_forward_pre_hook(self._check)
+
+    def run(self, is_stale: IsStale | None, **inputs: Any) -> torch.Tensor:
+        """The logits of one pass over `inputs`; may raise Preempted."""
+        self._is_stale = is_stale
+        try:
+            with torch.inference_mode():
+                return torch.as_tensor(self.model(**inputs).logits)
+        finally:
+            self._is_stale = None
+
+    def _check(self, _layer: torch.nn.Module, _inputs: Any) -> None:
+        if self._is_stale is not None and self._is_stale():
+            raise Preempted
 
     def empty(self, shape: tuple[int, ...]) -> torch.Tensor:
         """A tensor that is not filled, on the model's device."""
@@ -328,14 +312,14 @@ class BatchModel(TorchModel):
     max_tokens = MAX_TOKENS
     arithmetic = "rows-2"
 
-    def __init__(self, model: PreemptibleModel) -> None:
+    def __init__(self, model: Any) -> None:
         """Changes how the model's weights lie in memory; `release` undoes it."""
         super().__init__(model)
         self.multiple = 4  # of tokens: what passes are padded to
         self.min_columns = 2  # query columns of one product of attention, at least
         self.windows: dict[int, int | None] = {}  # by layer, as each asked in its last pass
         AttentionInterface.register(NAME, _attend)
-        _transpose_weights(model.model, is_transposed=True)
+        _transpose_weights(model, is_transposed=True)
 
     def make_cache(self, num_rows: int, num_columns: int) -> TorchRows:
         """A cache of tensors, on the model's device."""
@@ -343,7 +327,7 @@ class BatchModel(TorchModel):
 
     def release(self) -> None:
         """Put the model's weights back as they were."""
-        _transpose_weights(self._model.model, is_transposed=False)
+        _transpose_weights(self.model, is_transposed=False)
 
     def __call__(self, segments: Sequence[Segment], is_stale: IsStale | None = None) -> list[torch.Tensor]:
         """The logits of all segments, in one pass.
@@ -362,7 +346,7 @@ class BatchModel(TorchModel):
         padding = -len(ids) % self.multiple
         padded = places + [0] * (-len(places) % self.multiple or self.multiple * (not places))
         with self._attention(parts):
-            logits = self._model.run(
+            logits = self.run(
                 is_stale,
                 input_ids=torch.tensor([ids + [0] * padding], device=self.device),
                 position_ids=torch.nn.functional.pad(positions, (0, padding))[None].to(self.device),
@@ -378,7 +362,7 @@ class BatchModel(TorchModel):
     @contextmanager
     def _attention(self, parts: Sequence[_Part]) -> Iterator[None]:
         """Our attention, for one pass: other users of the model find their own."""
-        config = self._model.model.config
+        config = self.model.config
         before = config._attn_implementation
         config._attn_implementation = NAME
         _running.model, _running.parts = self, parts

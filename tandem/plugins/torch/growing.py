@@ -15,15 +15,15 @@ from transformers import DynamicCache
 
 from tandem.engine.kv import Cache
 from tandem.engine.port import IsStale
-from tandem.engine.session import Segment
+from tandem.engine.session import RowCache, Segment
 from tandem.plugins.torch.batch import MAX_TOKENS, TorchModel, layers_of, to_cache
 
 BLOCK = 64
 """Tokens of a prompt that a pass computes."""
 
 
-class GrowingRows:
-    """A `RowCache`: a cache of transformers for each row.
+class GrowingRows(RowCache):
+    """A cache of transformers for each row.
 
     Without the model's configuration every layer keeps all positions, sliding windows become masks, and any position
     can be rolled back.
@@ -48,13 +48,11 @@ class GrowingRows:
 
     def save(self, row: int, num_tokens: int) -> Cache:
         """The first tokens of a row."""
-        layers = ((layer.keys[0], layer.values[0]) for layer in _layers(self.rows[row]))
-        return to_cache(
-            ((keys[:, :num_tokens], values[:, :num_tokens]) for keys, values in layers), num_tokens
-        )
-
-    def release(self) -> None:
-        """Nothing to give back: the memory is freed with the object."""
+        layers = [
+            (layer.keys[0, :, :num_tokens], layer.values[0, :, :num_tokens])
+            for layer in _layers(self.rows[row])
+        ]
+        return to_cache(layers, num_tokens)
 
 
 def _layers(cache: DynamicCache) -> list[Any]:
@@ -67,7 +65,7 @@ class GrowingModel(TorchModel):
     max_tokens = MAX_TOKENS
     block = BLOCK
     expected_tokens = 0
-    arithmetic = "growing-2"
+    arithmetic = "growing-1"
 
     def make_cache(self, num_rows: int, num_columns: int) -> GrowingRows:
         """A cache of tensors, on the model's device."""
@@ -82,7 +80,7 @@ class GrowingModel(TorchModel):
         cache: GrowingRows = segment.cache
         cache.rewind(row, start)  # an abandoned pass left some layers longer than others
         end = start + len(tokens)
-        logits = self._model.run(
+        logits = self.run(
             is_stale,
             input_ids=torch.tensor([tokens], device=self.device),
             attention_mask=torch.ones((1, end), dtype=torch.long, device=self.device),

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from tandem.engine.kv import Cache, CacheForm
-from tandem.engine.places import context_length, decoder_layers
+from tandem.engine.places import context_length
 from tandem.engine.port import IsStale, LoadOptions, Logits
 from tandem.engine.session import Runner
 from tandem.errors import GenerationError
 from tandem.plugins.torch import model as models
-from tandem.plugins.torch.batch import FORM, BatchModel, PreemptibleModel, TorchModel, find_fault
+from tandem.plugins.torch.batch import FORM, BatchModel, TorchModel, find_fault
 from tandem.plugins.torch.growing import GrowingModel
 
 
@@ -33,16 +33,15 @@ class TorchRunner(Runner):
         self.context_length = context_length(model.config)
         self.configurations = getattr(model, "generation_config", None), model.config
         self.shared: Any = None  # the model whose tensors it uses, as long as it is here
-        forward = PreemptibleModel(model, decoder_layers(model))
-        self.row_model: TorchModel = GrowingModel(forward)
+        self.row_model: TorchModel
         self.fault = "batching is off"
         if is_batched:
-            batch = BatchModel(forward)
+            self.row_model = batch = BatchModel(model)
             self.fault = find_fault(batch, model, self.vocab_size, self.context_length)
-            if self.fault is None:
-                self.row_model = batch
-            else:
+            if self.fault is not None:
                 batch.release()
+        if self.fault is not None:
+            self.row_model = GrowingModel(model)
 
     @cached_property
     def weights_fingerprint(self) -> str:

@@ -34,7 +34,7 @@ def entry(seed: int = 1, num_tokens: int = 4, dtype: torch.dtype = torch.float32
     keys, values = (
         [torch.randn(2, num_tokens, 8, generator=draw).to(dtype) for _ in range(2)] for _ in range(2)
     )
-    return to_cache(zip(keys, values, strict=True), num_tokens)
+    return to_cache(list(zip(keys, values, strict=True)), num_tokens)
 
 
 def equal(one: Cache | None, other: Cache) -> bool:

@@ -20,7 +20,7 @@ from tandem.aggregation.document_weights import MAX_QUESTION, MIN_PROBABILITY
 from tandem.conversation import Message
 from tandem.engine.engine import Engine
 from tandem.engine.kv import MemoryStore
-from tandem.plugins.torch.batch import BatchModel, PreemptibleModel
+from tandem.plugins.torch.batch import BatchModel, TorchModel
 from tandem.plugins.torch.runner import TorchRunner
 
 # Fixed, since the fixtures of conftest.py are not importable.
@@ -184,14 +184,14 @@ FALLBACKS = pytest.mark.parametrize("name", ["llama growing", "opt growing"])
 
 @FALLBACKS
 def test_mutant_later_positions_off_by_one(load: Load, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = PreemptibleModel.run
+    run = TorchModel.run
 
-    def shifted(model: PreemptibleModel, is_stale: Any, **inputs: Any) -> torch.Tensor:
+    def shifted(model: TorchModel, is_stale: Any, **inputs: Any) -> torch.Tensor:
         positions = inputs["position_ids"]
         return run(model, is_stale, **inputs | {"position_ids": positions + (positions[0, 0] > 0)})
 
     assert is_right(load(name))
-    monkeypatch.setattr(PreemptibleModel, "run", shifted)
+    monkeypatch.setattr(TorchModel, "run", shifted)
     assert not is_right(load(name))
 
 
