@@ -38,6 +38,7 @@ class RowCache(Protocol):
 
     def release(self) -> None:
         """Give back what is not freed with the object."""
+        return
 
 
 @dataclass(eq=False)
