@@ -21,7 +21,6 @@ from importlib.util import find_spec
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
-from tandem import plugins
 from tandem.actors.base import Runtime, SiteActor, remedy_for, report_failure, sendable
 from tandem.aggregation.document_weights import Evidence, Weights, log_evidence
 from tandem.aggregation.rules import Step
@@ -214,7 +213,8 @@ class DecoderActor(SiteActor):
             spec = self.table.sessions[message.session].spec
             spec.check_weights(self.party, self.description["weights_fingerprint"])
             if spec.grammar and message.session not in self.grammars.open:
-                self.grammars.begin(message.session, open_grammar(spec, self.engine))
+                grammar = self.engine.follow(spec.grammar, spec.vocab_size, spec.eos_token_ids)
+                self.grammars.begin(message.session, grammar)
         elif isinstance(message, End):
             self._end(message.session)
         self.wake.set()
@@ -509,14 +509,6 @@ def make_drafter(
         privacy=privacy,
         shaper=shaper,
     )
-
-
-def open_grammar(spec: SessionSpec, engine: Engine) -> Grammar:
-    """A query's grammar, followed with a party's tokens. Raises GenerationError where that cannot be done here."""
-    follow = plugins.find("grammar", "llguidance")
-    model = engine.tokenizer_json, engine.vocab_size, engine.eos_token_ids
-    opened: Grammar = follow(model, spec.grammar, spec.vocab_size, spec.eos_token_ids)
-    return opened
 
 
 def elapsed_us(started_s: float) -> int:

@@ -13,7 +13,6 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from tandem import plugins
 from tandem.config.schema import Config, PartyConfig
 from tandem.corpora import model_path
 from tandem.errors import GenerationError, explain_missing
@@ -81,12 +80,9 @@ def engine_key(party: PartyConfig) -> tuple[object, ...]:
 
 def describe_conversion(party: PartyConfig) -> str:
     """One sentence where loading a party's model has to convert it first; "" where not. Raises GenerationError."""
-    from tandem.engine.places import base_of, expand
+    from tandem.engine.places import describe_conversion, expand
 
-    if not plugins.has("conversion", engine := engine_name(party)):
-        return ""
-    model = base_of(expand(model_path(party.model)))
-    return str(plugins.find("conversion", engine)(model, party.dtype))
+    return describe_conversion(engine_name(party), expand(model_path(party.model)), party.dtype)
 
 
 def describe_load(party: PartyConfig) -> str:

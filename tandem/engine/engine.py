@@ -26,6 +26,7 @@ from tandem.engine.places import AUTO, base_of, expand, load_tokenizer, name_eng
 from tandem.engine.port import IsStale, LoadOptions, Logits
 from tandem.engine.prompt import Prompt, PromptBuilder
 from tandem.engine.session import Runner
+from tandem.engine.shaping import Grammar
 from tandem.engine.template import Template, find_template
 from tandem.engine.tokenizer import TokenizerInfo, describe_tokenizer
 from tandem.errors import GenerationError
@@ -145,6 +146,15 @@ class Engine:
         if length is None:
             raise ValueError("a model without a limit of context leaves any room")
         return self._prompts.within(frame).answer_room(query, length, history)
+
+    def follow(self, grammar: str, vocab_size: int, ends: Sequence[int]) -> Grammar:
+        """Follow a query's grammar with this model's tokens. Raises GenerationError where that cannot be done here.
+
+        vocab_size, ends: the tokens that the query may use, and those that end its answer.
+        """
+        model = self.tokenizer_json, self.vocab_size, self.eos_token_ids
+        opened: Grammar = plugins.find("grammar", "llguidance")(model, grammar, vocab_size, ends)
+        return opened
 
     def forward(
         self,

@@ -33,10 +33,8 @@ ADAPTER = "adapter_config.json"
 """The file of an adapter: a folder that peft wrote next to the base model that it names."""
 AUTO = "auto"
 """The engine that suits the model."""
-_POINTER, _POINTER_BYTES = (
-    b"version https://git-lfs",
-    1024,
-)  # how a Git LFS pointer begins, and the most it has
+_POINTER = b"version https://git-lfs"  # how a Git LFS pointer begins
+_POINTER_BYTES = 1024  # the most it has
 _NAMES = '"smollm2" or "bundled"'
 _SERVICES = ("gpt-", "chatgpt", "o1", "o3", "o4", "claude", "gemini", "text-davinci", "command-r")
 _OLLAMA = {
@@ -155,6 +153,13 @@ def check_file(model: str) -> ModelFile | None:
     """What the file of a model that is one says; None for any other model. Raises GenerationError."""
     found = file_of(model)
     return None if found is None else found[0].check(found[1])
+
+
+def describe_conversion(engine: str, model: str, dtype: str) -> str:
+    """One sentence where an engine has to convert a model before it loads it; "" where not. Raises GenerationError."""
+    if not plugins.has("conversion", engine):
+        return ""
+    return str(plugins.find("conversion", engine)(base_of(model), dtype))
 
 
 # ---- what is here --------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.actors.decoder import open_grammar, score_question
+from tandem.actors.decoder import score_question
 from tandem.aggregation.document_weights import Evidence, Weights, log_evidence
 from tandem.aggregation.race_lists import RaceList
 from tandem.aggregation.rules import LOTTERY
@@ -246,7 +246,9 @@ def with_engines(spec: SessionSpec, engines: Mapping[Any, Engine]) -> SessionSpe
 
 def find_shaper(spec: SessionSpec, engine: Engine) -> Shaper:
     """What shapes a party's distributions as a query asks."""
-    grammar = open_grammar(spec, engine) if spec.grammar else None
+    grammar = None
+    if spec.grammar:
+        grammar = engine.follow(spec.grammar, spec.vocab_size, spec.eos_token_ids)
     return Shaper(spec.sampling, dict(spec.logit_bias), grammar)
 
 
