@@ -34,10 +34,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish, new_parser, summary
 from tandem import Config, Tandem
-from tandem.client.device import RunningDevice
 from tandem.errors import TandemError
 from tandem.events import TokenEvent
 from tandem.joining.join_link import DeviceList, JoinLink
+from tandem.plugins.server.client import RunningDevice
 from tandem_lab.bundled import read_bundled_questions
 from tandem_lab.reliability.processes import Child, child, cloud_arguments, device_arguments
 

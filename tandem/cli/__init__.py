@@ -92,10 +92,9 @@ def build_command() -> Any:
     from tandem.cli.cloud import app as cloud
     from tandem.cli.index import index, search
     from tandem.cli.options import LazyCommand, new_app, root
-    from tandem.cli.status import status
 
     app = new_app(root)
-    own = (ask, chat, index, search, status)
+    own = (ask, chat, index, search)
     for command in own:
         app.command()(command)
     others = {}

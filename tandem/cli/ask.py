@@ -30,9 +30,7 @@ from tandem.errors import TandemError, did_you_mean
 from tandem.topology import PARTIES, in_words
 
 if TYPE_CHECKING:
-    from tandem.client.ask import BatchItem, BatchProgress
-    from tandem.client.device import RunningDevice
-    from tandem.client.tandem import Tandem
+    from tandem.client.ask import Answerer, BatchItem, BatchProgress
     from tandem.config.schema import Config, DecodingConfig
     from tandem.events import Source
 
@@ -278,7 +276,7 @@ def chat(*, query: AskOptions, place: PlaceOptions, settings: SettingsOptions) -
 class Chat:
     """The loop, the conversation so far, and the last answer."""
 
-    def __init__(self, tandem: Tandem | RunningDevice, query: AskOptions, decoding: DecodingConfig) -> None:
+    def __init__(self, tandem: Answerer, query: AskOptions, decoding: DecodingConfig) -> None:
         """query: how each question is asked."""
         self._tandem = tandem
         self._query = query

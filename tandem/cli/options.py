@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast, get_type_hints
 
 import typer
 from typer import Argument, BadParameter, Option
@@ -25,7 +25,7 @@ from tandem.topology import PARTIES, Party
 
 if TYPE_CHECKING:
     from tandem.cli.output import StageLog
-    from tandem.client.device import RunningDevice
+    from tandem.client.ask import Answerer
     from tandem.client.tandem import Tandem
     from tandem.config.schema import Config
 
@@ -309,20 +309,19 @@ class PlaceOptions:
             Tandem.connect(address, config, progress=log) if address else Tandem.launch(config, progress=log)
         )
 
-    def open_to_ask(self, config: Config, log: StageLog) -> Tandem | RunningDevice:
+    def open_to_ask(self, config: Config, log: StageLog) -> Answerer:
         """Open the device that `tandem device` runs here where nothing else is named; else as `open` does."""
-        from tandem.client.device import RunningDevice, is_device_running
-
+        running = plugins.find("running", "device")
         is_named = self.join or self.fresh or self.address
-        if is_named or config.is_federated or config.cluster.runtime == "inline" or not is_device_running():
+        if is_named or config.is_federated or config.cluster.runtime == "inline" or not running.is_running():
             return self.open(config, log)
-        device = RunningDevice(config)
+        device = running(config)
         log(f"device: process {device.pid} is running here (tandem device)")
         from tandem.config.schema import explain_ignored
 
         if ignored := explain_ignored(config, [(Party.DEVICE, device.settings)]):
             log(ignored)
-        return device
+        return cast("Answerer", device)
 
 
 # ---- settings as options -------------------------------------------------------------------------------------

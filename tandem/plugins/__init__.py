@@ -36,6 +36,7 @@ Kind = Literal[
     "watcher",
     "command",
     "route",
+    "running",
     "runtime",
 ]
 GROUP = "tandem.plugins"
@@ -73,6 +74,7 @@ OWN: Mapping[Kind, Mapping[str, str]] = {
     "command": {
         "init": "tandem.plugins.setup.init:init",
         "doctor": "tandem.plugins.setup.doctor:doctor",
+        "status": "tandem.plugins.setup.status:status",
         "serve": "tandem.plugins.server.serve:serve",
         "device": "tandem.plugins.server.serve:device",
         "mcp": "tandem.plugins.server.serve:mcp",
@@ -85,6 +87,7 @@ OWN: Mapping[Kind, Mapping[str, str]] = {
         "typed_events": "tandem.plugins.server.typed_events:router",
         "documents": "tandem.plugins.server.documents:router",
     },
+    "running": {"device": "tandem.plugins.server.client:RunningDevice"},
     "runtime": {"ray": "tandem.plugins.ray:RayRuntime"},
 }
 """Kind -> name -> the address of Tandem's own."""

@@ -12,12 +12,12 @@ from pathlib import Path
 from random import Random
 from typing import Any, Protocol, TypeAlias
 
-from tandem.client.device import RunningDevice
 from tandem.client.tandem import Tandem
 from tandem.config.schema import Config
 from tandem.errors import TandemError
 from tandem.events import DoneEvent, Event, PeerEvent, TokenEvent
 from tandem.joining.join_link import DeviceList, JoinLink
+from tandem.plugins.server.client import RunningDevice
 from tandem_lab.bundled import read_bundled_questions
 from tandem_lab.reliability.processes import Child, child, cloud_arguments, device_arguments
 from tandem_lab.reliability.proxy import Cut, Link, relayed

@@ -20,11 +20,11 @@ from typing import Any
 
 import psutil
 
-from tandem.client.device import reserved
 from tandem.client.tandem import Tandem
 from tandem.config.schema import Config, DevicesConfig
 from tandem.joining.join_link import JoinLink
 from tandem.plugins.server.app import create_app
+from tandem.plugins.server.client import reserved
 from tandem.plugins.server.runner import Server
 from tandem.sites.host import Address, served
 

@@ -16,12 +16,12 @@ pytest.importorskip("fastapi", reason="fastapi is not installed (extra [server])
 
 from tandem.cli.options import PlaceOptions
 from tandem.cli.output import StageLog
-from tandem.client import device as running_device
-from tandem.client.device import RunningDevice, is_device_running, reserved
 from tandem.config.schema import Config
 from tandem.errors import ClusterError, QueryError
 from tandem.events import Event, WaitEvent
+from tandem.plugins.server import client as running_device
 from tandem.plugins.server.app import create_app
+from tandem.plugins.server.client import RunningDevice, reserved
 from tandem.plugins.server.http import ServerLimits
 from tandem.plugins.server.runner import Server
 from tests.unit.cli.conftest import answer_events
@@ -152,17 +152,17 @@ def test_many_questions(tandem: ScriptedTandem, tmp_path: Path) -> None:
 
 
 def test_one_device_per_folder(tmp_path: Path) -> None:
-    assert not is_device_running(tmp_path)
+    assert not RunningDevice.is_running(tmp_path)
     with pytest.raises(
         ClusterError, match=r"^No device answers in .*; start one with `tandem device --join LINK`"
     ):
         RunningDevice(Config(), tmp_path)
     with listening(ScriptedTandem(), tmp_path):
-        assert is_device_running(tmp_path)
+        assert RunningDevice.is_running(tmp_path)
         with pytest.raises(ClusterError, match=r"running already \(process \d+\)"), reserved(tmp_path, {}):
             pass
         device = RunningDevice(Config(), tmp_path)
-    assert not is_device_running(tmp_path)
+    assert not RunningDevice.is_running(tmp_path)
     with pytest.raises(ClusterError, match=r"^The device \(process \d+\) has stopped; start it again with "):
         list(device.stream("Why?"))
 

@@ -112,10 +112,10 @@ def device(join: Join = None, *, settings: SettingsOptions) -> int:
     require_modules("tandem device", "server", NEEDED)
     log = StageLog()
     config = settings.load(log)
-    from tandem.client.device import device_folder, reserved
     from tandem.client.tandem import Tandem
     from tandem.config.schema import start_settings
     from tandem.plugins.server.app import create_app
+    from tandem.plugins.server.client import device_folder, reserved
     from tandem.plugins.server.runner import Server
     from tandem.topology import Party
 

@@ -1,1 +1,1 @@
-"""Commands that set Tandem up: `tandem init` writes the settings, `tandem doctor` says what a machine lacks."""
+"""Commands about an installation: `init` writes its settings, `doctor` says what it lacks, `status` what runs."""

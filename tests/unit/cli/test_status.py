@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tandem.cli.status import summary_lines
+from tandem.plugins.setup.status import summary_lines
 from tandem.protocol.routes import ROLES
 from tandem.sites.port import ActorState
 from tandem.topology import PARTIES, Party

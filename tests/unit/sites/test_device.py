@@ -14,7 +14,7 @@ pytest.importorskip("fastapi", reason="fastapi is not installed (extra [server])
 
 from tandem import Config, Tandem
 from tandem.client.answers import describe_citations, to_plain
-from tandem.client.device import SOCKET, RunningDevice, device_folder, is_device_running
+from tandem.plugins.server.client import SOCKET, RunningDevice, device_folder
 from tandem.sites.host import Address, ServedCloud, served
 from tests.waiting import wait_until
 
@@ -48,7 +48,7 @@ def device(cloud: ServedCloud, state: Path, tmp_path_factory: pytest.TempPathFac
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=120)
     assert process.returncode == 0
-    assert not is_device_running()
+    assert not RunningDevice.is_running()
 
 
 def test_ask_finds_the_device_and_gets_the_answer_of_two_sides(rag: Tandem, device: int) -> None:

@@ -46,13 +46,6 @@ def device_folder() -> Path:
     return state_folder() / "device"
 
 
-def is_device_running(folder: Path | None = None) -> bool:
-    """Whether a device listens. folder: where; default: that of this user."""
-    with contextlib.suppress(OSError), _connect(folder or device_folder()):
-        return True
-    return False
-
-
 @contextlib.contextmanager
 def reserved(folder: Path, settings: Mapping[str, str]) -> Iterator[socket.socket]:
     """The socket of a device, not listening yet. Raises ClusterError where another process has it.
@@ -94,6 +87,13 @@ class RunningDevice:
         self.settings: dict[str, str] = started["settings"]
         self._options = _options_of(config)
         self._connections: set[socket.socket] = set()
+
+    @staticmethod
+    def is_running(folder: Path | None = None) -> bool:
+        """Whether a device listens. folder: where; default: that of this user."""
+        with contextlib.suppress(OSError), _connect(folder or device_folder()):
+            return True
+        return False
 
     def __enter__(self) -> RunningDevice:
         return self

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from typer import Option
 
+from tandem import plugins
 from tandem.cli.options import AsJson, SettingsOptions, with_options
 from tandem.cli.output import StageLog, emit, plural, print_json
 from tandem.corpora import describe_model
@@ -32,12 +33,11 @@ def status(
 
     Of the cluster that is named, or else of the device or the cluster that runs here. --json has every counter.
     """
-    from tandem.client.device import RunningDevice, is_device_running
-
     log = StageLog(is_quiet=as_json)
     config = settings.load()
-    if not address and not config.is_federated and is_device_running():
-        state = RunningDevice(config).status()
+    running = plugins.find("running", "device")
+    if not address and not config.is_federated and running.is_running():
+        state = running(config).status()
     else:
         from tandem.client.tandem import find_runtime
 
