@@ -22,12 +22,12 @@ PACKAGE, LAB = ROOT / "tandem", ROOT / "tandem_lab"
 PLUGINS = "plugins"
 """The package whose folders hang on the core."""
 LIMITS = {
-    "lines of the core": 32000,
-    "lines of the product": 43950,
-    "lines of the tests": 43200,
+    "lines of the core": 29000,
+    "lines of the product": 43300,
+    "lines of the tests": 42000,
     "lines of the laboratory": 14850,
     "lines of the benchmarks": 5950,
-    "modules of the core": 120,
+    "modules of the core": 112,
     "commands": 14,
     "settings": 60,
     "class names that exist twice": 3,
