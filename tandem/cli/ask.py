@@ -30,7 +30,8 @@ from tandem.errors import TandemError, did_you_mean
 from tandem.topology import PARTIES, in_words
 
 if TYPE_CHECKING:
-    from tandem.client.ask import Answerer, BatchItem, BatchProgress
+    from tandem.client.ask import BatchItem, BatchProgress
+    from tandem.client.tandem import Answerer
     from tandem.config.schema import Config, DecodingConfig
     from tandem.events import Source
 

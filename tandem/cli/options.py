@@ -25,8 +25,7 @@ from tandem.topology import PARTIES, Party
 
 if TYPE_CHECKING:
     from tandem.cli.output import StageLog
-    from tandem.client.ask import Answerer
-    from tandem.client.tandem import Tandem
+    from tandem.client.tandem import Answerer, Tandem
     from tandem.config.schema import Config
 
 

@@ -7,11 +7,11 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tandem.errors import CallError, Code, ConfigError, QueryError, TandemError
 from tandem.events import Answer, DoneEvent, Event, SourcesEvent
@@ -19,7 +19,6 @@ from tandem.events import Answer, DoneEvent, Event, SourcesEvent
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-    from tandem.client.request import QueryOptions
     from tandem.modes import SessionSpec
     from tandem.sites.port import SitePort
 
@@ -219,27 +218,6 @@ class BatchItem:
         if self.answer is not None:
             return self.answer
         raise self.error or QueryError(f"Question {self.index} has no answer.")
-
-
-class Answerer(Protocol):
-    """What the commands ask: a `Tandem`, or a process of this machine that is one already."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def stream(self, question: str, **options: Unpack[QueryOptions]) -> Iterator[Event]:
-        """The events of a question as they happen."""
-
-    def batch(
-        self,
-        questions: Iterable[str],
-        *,
-        concurrency: int = 8,
-        progress: BatchProgress | None = None,
-        **options: Unpack[QueryOptions],
-    ) -> Iterator[BatchItem]:
-        """An item for each question as it finishes."""
 
 
 def list_questions(questions: Iterable[str]) -> list[str]:

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, Unpack
 
 from tandem import plugins
 from tandem.client.ask import Asker, BatchItem, BatchProgress, answer_all, bounded, list_questions
@@ -32,6 +32,27 @@ def find_runtime(config: Config) -> ClusterRuntime:
     name = config.cluster.runtime
     runtime: ClusterRuntime = plugins.find("runtime", "ray" if name in ("auto", "inline") else name)
     return runtime
+
+
+class Answerer(Protocol):
+    """What the commands ask: a `Tandem`, or a process of this machine that is one already."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def stream(self, question: str, **options: Unpack[QueryOptions]) -> Iterator[Event]:
+        """The events of a question as they happen."""
+
+    def batch(
+        self,
+        questions: Iterable[str],
+        *,
+        concurrency: int = 8,
+        progress: BatchProgress | None = None,
+        **options: Unpack[QueryOptions],
+    ) -> Iterator[BatchItem]:
+        """An item for each question as it finishes."""
 
 
 class Tandem:
