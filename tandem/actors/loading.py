@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import gc
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tandem.config.schema import Config, PartyConfig
 from tandem.corpora import model_path
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from tandem.retrieval.embedding import TextEmbedder
     from tandem.retrieval.retriever import Scorer
 
+T = TypeVar("T")
+
+PATIENCE_S = 30.0
+"""How long another build waits for the process that watches."""
 _ONE_AT_A_TIME = Lock()
 
 
@@ -144,6 +149,21 @@ def drop_stale_caches(config: Config, party: str, index: Path) -> None:
     folder = kv_folder(party, config)
     if folder.exists() and folder.stat().st_mtime_ns < modified_ns(index):
         shutil.rmtree(folder, ignore_errors=True)  # which does not disturb those that read it
+
+
+def patiently(directory: Path, work: Callable[[], T]) -> T:
+    """What `work` on an index returns, which may have to wait for the process that watches it. Raises IndexBusyError
+    where it waits too long, or another one builds."""
+    from tandem.retrieval import store
+
+    for _ in range(int(PATIENCE_S / store.BUSY_S)):
+        try:
+            return work()
+        except store.IndexBusyError:
+            if store.watched_since(directory) is None:
+                raise
+            time.sleep(store.BUSY_S)
+    return work()
 
 
 def build_options(config: Config) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 from typer import Argument, BadParameter, Option
 
 from tandem import plugins
-from tandem.actors.loading import build_options, drop_stale_caches
+from tandem.actors.loading import build_options, drop_stale_caches, patiently
 from tandem.cli.options import AsJson, PartyArgument, SettingsOptions, merge_filters, with_options
 from tandem.cli.output import (
     StageLog,
@@ -155,7 +155,6 @@ def _build(
     What is wrong with the source is found before the embedder takes its time.
     """
     from tandem.retrieval import build_index, update_index
-    from tandem.retrieval.store import patiently
 
     options: dict[str, Any] = {
         **build_options(config),

@@ -17,11 +17,10 @@ import fcntl
 import json
 import os
 import sqlite3
-import time
 import unicodedata
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
@@ -29,7 +28,7 @@ from itertools import chain, count, zip_longest
 from pathlib import Path
 from sqlite3 import Connection
 from threading import Lock
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,8 +37,6 @@ from pydantic import ConfigDict, TypeAdapter
 from tandem.errors import FilterError, RetrievalError, did_you_mean
 from tandem.retrieval import words
 from tandem.retrieval.documents import ID_BYTES, Document, writable
-
-T = TypeVar("T")
 
 NAME = "tandem-index.sqlite"
 """The database that makes a folder an index."""
@@ -710,8 +707,8 @@ def _refused(directory: Path, why: str) -> RetrievalError:
 # ---- the process that watches the folders of an index ---------------------------------------------------------
 
 LOCK = "watch.lock"
-BUSY_S, PATIENCE_S = 0.5, 30.0
-"""When to try again while another process builds the index, and how long a build waits for the one that watches."""
+BUSY_S = 0.5
+"""When to try again while another process builds the index."""
 NICENESS = 10
 """Of a process that embeds next to the one that answers."""
 
@@ -734,16 +731,3 @@ def watched_since(directory: Path) -> float | None:
         except BlockingIOError:
             return os.fstat(file.fileno()).st_mtime
     return None
-
-
-def patiently(directory: Path, work: Callable[[], T]) -> T:
-    """What `work` on an index returns, which may have to wait for the process that watches it. Raises IndexBusyError
-    where it waits too long, or another one builds."""
-    for _ in range(int(PATIENCE_S / BUSY_S)):
-        try:
-            return work()
-        except IndexBusyError:
-            if watched_since(directory) is None:
-                raise
-            time.sleep(BUSY_S)
-    return work()

@@ -126,10 +126,9 @@ def _handle(request: dict[str, Any], files: list[int], answers: Answers) -> None
 
 
 def _change(request: dict[str, Any], progress: Progress) -> BuildReport:
-    from tandem.actors.loading import build_options, drop_stale_caches
+    from tandem.actors.loading import build_options, drop_stale_caches, patiently
     from tandem.retrieval.build import build_index, update_index
     from tandem.retrieval.index import Index
-    from tandem.retrieval.store import patiently
 
     config, index = Config.from_json(request["config"]), Path(request["index"])
     embedder = _embedder(config.retrieval.embedder)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tandem.actors.loading import patiently
 from tandem.config.files import replace_settings
 from tandem.config.schema import Config
 from tandem.errors import install_line
@@ -24,7 +25,7 @@ from tandem.plugins.watching import Events
 from tandem.retrieval.build import build_index
 from tandem.retrieval.index import Index
 from tandem.retrieval.retriever import Retriever
-from tandem.retrieval.store import NAME, IndexBusyError, claimed, patiently, watched_since
+from tandem.retrieval.store import NAME, IndexBusyError, claimed, watched_since
 from tests.unit.retrieval.conftest import WordEmbedder
 from tests.waiting import wait_until
 
