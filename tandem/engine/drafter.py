@@ -80,6 +80,19 @@ def weigh_rows(log_weights: Sequence[float] | NDArray[np.float64]) -> NDArray[np
     return np.asarray(raw / raw.sum()) if len(raw) else raw
 
 
+def log_mixture(
+    logits: Logits, log_weights: Sequence[float] | NDArray[np.float64], temperature: float
+) -> NDArray[np.float64]:
+    """log q [vocab] of `mix_rows`, of which nothing is lost: float32 has no probability below 102 nats, which at a low
+    temperature is all that a grammar allows. In float64 throughout."""
+    rows = np.asarray(logits if isinstance(logits, np.ndarray) else logits.detach().float().cpu(), np.float64)
+    rows = (rows - rows.max(axis=-1, keepdims=True)) / divisor(temperature)
+    rows -= np.log(np.exp(rows).sum(axis=-1, keepdims=True))
+    with np.errstate(divide="ignore"):
+        log_shares = np.log(weigh_rows(log_weights))
+    return np.asarray(np.logaddexp.reduce(rows + log_shares[:, np.newaxis], axis=0))
+
+
 class DraftPlace(NamedTuple):
     """The place of a draft in an answer: what it depends on besides the logits."""
 
@@ -154,20 +167,30 @@ class Drafter:
         temperature, privacy = self._sampling.temperature, self._privacy
         if privacy is not None:
             log_weights = (*log_weights[:-1], -math.inf)
-        rows = row_probabilities(logits[:, : self._vocab_size], temperature)
+        logits = logits[:, : self._vocab_size]
+        rows = row_probabilities(logits, temperature)
         mixed = mix_rows(rows, log_weights)
         check_dense(mixed)
         self.rows = rows if temperature in (0.0, 1.0) else None
-        self.dense = self._restrict(mixed, prefix)
+        self.dense = self._restrict(mixed, logits, log_weights, prefix)
         if privacy is not None:
             bare = rows[-1].astype(np.float64)
-            bare = self._restrict(bare / bare.sum(), prefix)
+            bare = self._restrict(bare / bare.sum(), logits[-1:], (0.0,), prefix)
             self.dense = privacy.protect(self.dense, bare, is_drawn=temperature > 0)
         return self.dense
 
-    def _restrict(self, dense: NDArray[np.float64], prefix: Sequence[int]) -> NDArray[np.float64]:
-        shaped = dense if self._shaper is None else self._shaper.shape(dense, prefix)
-        return restrict(shaped, self._sampling)
+    def _restrict(
+        self,
+        mixed: NDArray[np.float64],
+        logits: Logits,
+        log_weights: Sequence[float],
+        prefix: Sequence[int],
+    ) -> NDArray[np.float64]:
+        """The mixture of rows, as the query asks. logits, log_weights: what it is made of."""
+        if self._shaper is not None and not self._shaper.is_idle:
+            exact = log_mixture(logits, log_weights, self._sampling.temperature)
+            mixed = self._shaper.shape(exact, prefix)
+        return restrict(mixed, self._sampling)
 
     def draw(self, payload: bytes, *, seed: int, step: int, party: Party) -> int:
         """The token that `party` drafts from an encoded distribution. Raises ProtocolError if it is malformed."""

@@ -62,27 +62,31 @@ class Shaper:
         self._biases = biases
         self._grammar = grammar
 
-    def shape(self, dense: Floats, prefix: Sequence[int]) -> Floats:
-        """A party's distribution [vocab], shaped after these tokens; the same array where nothing is asked.
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is asked, so that every distribution stays as it is."""
+        return not (self._grammar or self._biases or self._presence or self._frequency)
 
-        To the logit of each token its bias is added; a token that the answer has n times loses presence_penalty if
-        n > 0, and n times frequency_penalty (as OpenAI defines them). What the grammar forbids gets no probability;
-        where all that it allows has none, each such token has the same. Raises as `Grammar.allowed`.
+    def shape(self, logits: Floats, prefix: Sequence[int]) -> Floats:
+        """A party's distribution [vocab], shaped after these tokens.
+
+        logits: log probabilities [vocab] at the query's temperature, up to a constant. To the logit of each token, at
+        temperature 1, its bias is added; a token that the answer has n times loses presence_penalty if n > 0, and n
+        times frequency_penalty (as OpenAI defines them). What the grammar forbids gets no probability; where all that
+        it allows has none, each such token has the same. Raises as `Grammar.allowed`.
         """
-        if shifts := self._shifts(prefix, dense.size):
+        logits = logits.copy()
+        if shifts := self._shifts(prefix, logits.size):
             ids = np.fromiter(shifts, np.int64, len(shifts))
-            with np.errstate(divide="ignore"):
-                logits = np.log(dense)
             logits[ids] += np.fromiter(shifts.values(), np.float64, len(shifts)) / self._temperature
-            dense = np.exp(logits - logits.max())
-            dense /= dense.sum()
-        if self._grammar is None:
-            return dense
-        bits = np.frombuffer(self._grammar.allowed(prefix), np.uint8)
-        is_allowed = np.unpackbits(bits, count=dense.size, bitorder="little").astype(bool)
-        kept = np.where(is_allowed, dense, 0.0)
-        total = kept.sum()
-        return np.asarray(kept / total if total else is_allowed / is_allowed.sum())
+        if self._grammar is not None:
+            bits = np.frombuffer(self._grammar.allowed(prefix), np.uint8)
+            is_allowed = np.unpackbits(bits, count=logits.size, bitorder="little").astype(bool)
+            logits[~is_allowed] = -np.inf
+            if logits.max() == -np.inf:
+                return np.asarray(is_allowed / is_allowed.sum())
+        dense = np.exp(logits - logits.max())
+        return np.asarray(dense / dense.sum())
 
     def _shifts(self, prefix: Sequence[int], vocab_size: int) -> dict[int, float]:
         shifts = {token: bias for token, bias in self._biases.items() if token < vocab_size}

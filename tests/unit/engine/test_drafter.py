@@ -213,7 +213,9 @@ def check_shift(
             dense.tolist(), prefix, biases, sampling.presence_penalty, sampling.frequency_penalty,
             sampling.temperature or 1.0,
         )  # fmt: skip
-        np.testing.assert_allclose(shape(dense, prefix), expected, rtol=1e-12, atol=1e-300)
+        with np.errstate(divide="ignore"):
+            shaped = shape(np.log(dense), prefix)
+        np.testing.assert_allclose(shaped, expected, rtol=1e-12, atol=1e-300)
 
 
 SAMPLINGS = [
@@ -232,8 +234,8 @@ def test_logits_are_shifted_as_the_reference_page_says(biases: dict[int, float])
 class CountsOnce(Shaper):
     """A mutant that takes the frequency penalty once, however often a token came."""
 
-    def shape(self, dense: Floats, prefix: Sequence[int]) -> Floats:
-        return super().shape(dense, list(dict.fromkeys(prefix)))
+    def shape(self, logits: Floats, prefix: Sequence[int]) -> Floats:
+        return super().shape(logits, list(dict.fromkeys(prefix)))
 
 
 class IgnoresTheTemperature(Shaper):
@@ -255,7 +257,61 @@ def test_mutants_are_found(mutant: Any) -> None:
 
 
 def test_a_tiny_temperature_and_a_great_bias_leave_a_distribution() -> None:
-    dense = np.array([0.0, 1e-300, 1.0])
+    logits = np.array([-np.inf, np.log(1e-300), 0.0])
     for temperature in (1e-3, 1e-37, 1e-320):
-        shaped = Shaper(SamplingParams(temperature=temperature), {1: 100.0, 0: 100.0}).shape(dense, ())
+        shaped = Shaper(SamplingParams(temperature=temperature), {1: 100.0, 0: 100.0}).shape(logits, ())
         assert shaped.tolist() == [0.0, 1.0, 0.0]
+
+
+class Lowest:
+    """A grammar that allows the least likely tokens alone."""
+
+    def __init__(self, is_allowed: NDArray[np.bool_]) -> None:
+        self._bits = np.packbits(is_allowed, bitorder="little").tobytes()
+
+    def allowed(self, prefix: Sequence[int]) -> bytes:
+        return self._bits
+
+
+class ShapesProbabilities(Drafter):
+    """A mutant that shapes what float32 has left of the probabilities."""
+
+    def _restrict(
+        self, mixed: Floats, logits: Any, log_weights: Sequence[float], prefix: Sequence[int]
+    ) -> Floats:
+        with np.errstate(divide="ignore"):
+            return self._shaper.shape(np.log(mixed), prefix)  # type: ignore[union-attr]
+
+
+def likeliest_when_cold(drafter: type[Drafter], asked: str) -> list[tuple[int, int]]:
+    """The likeliest token at temperature 0, and at 0.01, where all that is asked for is improbable."""
+    draw, found = np.random.default_rng(11), []
+    for _ in range(20):
+        logits = draw.normal(0, 4, (1, 50)).astype(np.float32)
+        is_allowed = np.argsort(logits[0]).argsort() < 12
+        biases = dict.fromkeys(np.flatnonzero(is_allowed).tolist(), 100.0) if asked == "biases" else {}
+        penalty = -2.0 if asked == "penalties" else 0.0
+        prefix = np.flatnonzero(is_allowed).tolist() * 50 if asked == "penalties" else []
+        grammar: Any = Lowest(is_allowed) if asked == "grammar" else None
+        tokens = []
+        for temperature in (0.0, 0.01):
+            sampling = SamplingParams(temperature=temperature, frequency_penalty=penalty)
+            shaper = Shaper(sampling, biases, grammar)
+            drawn = drafter(TopP(), sampling, "coupled", 50, shaper=shaper)
+            dense = drawn.distribution(logits, [0.0], prefix)
+            assert is_allowed[dense.argmax()]
+            tokens.append(int(dense.argmax()))
+        found.append((tokens[0], tokens[1]))
+    return found
+
+
+@pytest.mark.parametrize("asked", ["grammar", "biases", "penalties"])
+def test_near_temperature_0_the_likeliest_token_that_is_asked_for_is_drawn(asked: str) -> None:
+    def check(drafter: type[Drafter]) -> None:
+        assert [greedy for greedy, _ in likeliest_when_cold(drafter, asked)] == [
+            cold for _, cold in likeliest_when_cold(drafter, asked)
+        ]
+
+    check(Drafter)
+    with pytest.raises((AssertionError, GenerationError)):
+        check(ShapesProbabilities)
