@@ -1,8 +1,8 @@
 """The texts around a document and a question, with marks where these go, by a user's file or a model's chat template.
 
 A template is text of the model's maker or of the user: special tokens in it are recognised, and so is every other added
-token that it writes. What takes the place of a mark (a document, a question, an earlier answer) is somebody's text, in
-which none of them is.
+token that it writes. What takes the place of a mark (a document, a question, an earlier answer) is somebody's text, of
+which no marker is made, of this template or of another one's.
 
 A chat template is rendered as transformers does it, letter for letter: that is what models are trained with.
 """
@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import date
 from functools import cached_property, lru_cache
 from hashlib import sha256
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn
 
@@ -30,7 +31,7 @@ from tokenizers import AddedToken, Encoding, Tokenizer
 from tokenizers.models import BPE
 
 from tandem.conversation import SYSTEM_PROMPT, THOUGHT, THOUGHT_END, Frame, Message
-from tandem.engine.tokenizer import TokenizerInfo, copy_tokenizer, describe_steps
+from tandem.engine.tokenizer import WORD_BEGIN, TokenizerInfo, copy_tokenizer, describe_steps
 from tandem.errors import GenerationError, first_line, nearest
 from tandem.system.paths import suggest_path
 
@@ -172,19 +173,64 @@ def fingerprint_texts(*texts: str) -> str:
     return sha256(json.dumps(texts).encode()).hexdigest()[:16]
 
 
-def encode(tokenizer: Tokenizer, text: str) -> Encoding:
-    """Encode a text without adding special tokens.
+def encode(tokenizer: Tokenizer, texts: list[str]) -> list[Encoding]:
+    """Encode texts without adding special tokens.
 
     `Tokenizer.encode` would keep Python's lock to its end, for seconds where a text has a megabyte.
     """
-    return tokenizer.encode_batch([text], add_special_tokens=False)[0]
+    return list(tokenizer.encode_batch(texts, add_special_tokens=False))
 
 
 # ---- Tokens of a template's text with other texts at its marks ---------------------------------------------
 
 
+MARKER = re.compile(r"<{1,2}(?!0x)[^<>\s]+>{1,2}|\[/?[A-Za-z_]{2,}\]")
+"""The names of tokens that mark a turn, a tool or a thought in any family: <|user|>, </s>, <start_of_turn>, [INST]."""
 Place = Literal["start", "marker", "text"]
 """Where a text begins: at the start of a row, after a marker, or within a text, which it continues without a gap."""
+
+
+class Encoded(NamedTuple):
+    """Tokens of a text, and where each begins and ends in it."""
+
+    ids: list[int]
+    offsets: list[tuple[int, int]]
+
+
+class TextTokenizer:
+    """Tokenises texts that others wrote, and never makes a marker of them.
+
+    Where the tokenizer would, by a vocabulary with pieces for it or by a normalizer that makes one text of several, the
+    text is cut within what became the marker, and each part is tokenised anew.
+    """
+
+    def __init__(self, first: Tokenizer, within: Tokenizer, forbidden: frozenset[int]) -> None:
+        """first: for the text; within: for what follows a cut, which puts no space in front. forbidden: markers."""
+        self._first, self._within, self._forbidden = first, within, forbidden
+
+    def encode(self, text: str) -> Encoded:
+        """The tokens of a text, without special ones."""
+        found = list[tuple[int, Encoded]]()
+        parts = [(0, len(text))]
+        while parts:  # in rounds, for a text may hold a marker at every third character
+            others = encode(self._within, [text[start:end] for start, end in parts if start])
+            whole = encode(self._first, [text[: parts[0][1]]]) if parts[0][0] == 0 else []
+            cut = list[tuple[int, int]]()
+            for (start, end), encoding in zip(parts, whole + others, strict=True):
+                tokens = zip(encoding.ids, encoding.offsets, strict=True)
+                places = [(token, (first + start, last + start)) for token, (first, last) in tokens]
+                middles = {sum(place) // 2 for token, place in places if token in self._forbidden}
+                if bounds := sorted(place for place in middles if start < place < end):
+                    cut += pairwise([start, *bounds, end])
+                    continue
+                kept = [each for each in places if each[0] not in self._forbidden]
+                found.append((start, Encoded([token for token, _ in kept], [place for _, place in kept])))
+            parts = cut
+        encoded = [part for _, part in sorted(found)]
+        return Encoded(
+            [token for part in encoded for token in part.ids],
+            [place for part in encoded for place in part.offsets],
+        )
 
 
 class Gap(NamedTuple):
@@ -194,11 +240,11 @@ class Gap(NamedTuple):
     head: str  # text from there to the mark
     tail: str  # text from the mark to the next marker
     trail: list[int]
-    tokenizer: Tokenizer  # for head, text and tail as one
+    tokenizer: TextTokenizer  # for head, text and tail as one
 
-    def encode(self, text: str) -> Encoding:
+    def encode(self, text: str) -> Encoded:
         """Encode head, text and tail; offsets count from the beginning of head."""
-        return encode(self.tokenizer, self.head + text + self.tail)
+        return self.tokenizer.encode(self.head + text + self.tail)
 
     def tokens(self, text: str) -> list[int]:
         """The whole part."""
@@ -208,15 +254,16 @@ class Gap(NamedTuple):
 class TemplateTokenizer:
     """Tokenises as a tokenizer does a whole text, and puts other texts in without any marker of theirs.
 
-    Markers are the tokenizer's special tokens, and every other added token that is not white space and that the
-    template writes: many models have turn markers that are not called special.
+    Markers are the tokenizer's special tokens, every other added token that is not white space and that the template
+    writes, for many models have turn markers that are not called special, and any other token with the name of one.
     """
 
     def __init__(self, tokenizer: Tokenizer, template: str = "") -> None:
         """tokenizer: from now on it takes special tokens for text. template: all that the template writes."""
         tokenizer.encode_special_tokens = True
         self._whole = tokenizer
-        added = {
+        added = {name: (index, AddedToken(name)) for name, index in _marker_pieces(tokenizer).items()}
+        added |= {
             token.content: (index, token) for index, token in tokenizer.get_added_tokens_decoder().items()
         }
         inside = [name for name in added if name in template and not name.isspace()]  # of thousands
@@ -224,12 +271,20 @@ class TemplateTokenizer:
         self._markers = {
             name: (index, token)
             for name, (index, token) in added.items()
-            if token.special or (name in written and not name.isspace())
+            if token.special or (name in written and not name.isspace()) or MARKER.fullmatch(name)
         }
         self._pattern = any_of(self._markers)
-        self._at_start = _hide(tokenizer, self._markers)
-        self._after_special = _change_prefix(self._at_start, is_within_text=False)
-        self._within_text = _change_prefix(self._at_start, is_within_text=True)
+        forbidden = frozenset(index for index, _ in self._markers.values()) - _unknown(tokenizer)
+        first = tokenizer
+        if not all(token.special for _, token in self._markers.values()):
+            first = copy_tokenizer(tokenizer, special=self._markers)
+            first.encode_special_tokens = True
+        after = _change_prefix(first, is_within_text=False)
+        within = _change_prefix(first, is_within_text=True)
+        self._tokenizers = {
+            place: TextTokenizer(each, within, forbidden)
+            for place, each in (("start", first), ("marker", after), ("text", within))
+        }
 
     def markers(self, text: str) -> tuple[int, ...]:
         """Ids of the markers in a template's text."""
@@ -238,7 +293,7 @@ class TemplateTokenizer:
     def encode_whole(self, text: str, fill: Mapping[str, str]) -> list[int]:
         """Tokens of a template's filled text, as the tokenizer itself takes it."""
         self._whole.encode_special_tokens = False
-        ids = self._encode_piece(text, self._whole, fill)
+        ids = list(encode(self._whole, [_fill(text, fill)])[0].ids)
         self._whole.encode_special_tokens = True
         return ids
 
@@ -246,7 +301,7 @@ class TemplateTokenizer:
         """Tokens of a template's text. fill: mark -> text. place: where the text begins."""
         ids: list[int] = []
         for piece in self._split(text, place):
-            ids += [piece] if isinstance(piece, int) else self._encode_piece(*piece, fill)
+            ids += [piece] if isinstance(piece, int) else piece[1].encode(_fill(piece[0], fill)).ids
         return ids
 
     def gap(self, text: str, mark: str, fill: Mapping[str, str]) -> Gap:
@@ -259,17 +314,14 @@ class TemplateTokenizer:
                 gap = Gap(lead, head, tail, [], piece[1])
             else:
                 target = lead if gap is None else gap.trail
-                target += [piece] if isinstance(piece, int) else self._encode_piece(*piece, fill)
+                target += [piece] if isinstance(piece, int) else piece[1].encode(_fill(piece[0], fill)).ids
         assert gap is not None  # the mark is in the text
         return gap
 
-    def _encode_piece(self, text: str, tokenizer: Tokenizer, fill: Mapping[str, str]) -> list[int]:
-        return list(encode(tokenizer, _fill(text, fill)).ids)
-
-    def _split(self, text: str, place: Place) -> list[int | tuple[str, Tokenizer]]:
+    def _split(self, text: str, place: Place) -> list[int | tuple[str, TextTokenizer]]:
         """Markers as their ids, and the texts between them with the tokenizer for each."""
-        pieces: list[int | tuple[str, Tokenizer]] = []
-        tokenizer = {"start": self._at_start, "marker": self._after_special, "text": self._within_text}[place]
+        pieces: list[int | tuple[str, TextTokenizer]] = []
+        tokenizer = self._tokenizers[place]
         start = 0
         strips = False  # the marker before swallows white space
         for match in self._pattern.finditer(text):
@@ -279,7 +331,7 @@ class TemplateTokenizer:
             between = between.rstrip() if token.lstrip else between
             pieces += [(between, tokenizer)] if between else []
             pieces.append(index)
-            tokenizer, start, strips = self._after_special, match.end(), token.rstrip
+            tokenizer, start, strips = self._tokenizers["marker"], match.end(), token.rstrip
         rest = text[start:].lstrip() if strips else text[start:]
         return [*pieces, (rest, tokenizer)] if rest else pieces
 
@@ -293,33 +345,22 @@ def _fill(text: str, fill: Mapping[str, str]) -> str:
     return ANY_MARK.sub(lambda match: fill.get(match.group(), match.group()), text)
 
 
-def _hide(tokenizer: Tokenizer, markers: Mapping[str, tuple[int, AddedToken]]) -> Tokenizer:
-    """A tokenizer for texts that others wrote, which makes none of these tokens.
+def _marker_pieces(tokenizer: Tokenizer) -> dict[str, int]:
+    """Tokens of a vocabulary, besides added ones, with the names of markers. BPE makes tokens by its merges, which lead
+    to none; other models have whole pieces."""
+    if isinstance(tokenizer.model, BPE) and not tokenizer.model.ignore_merges:
+        return {}
+    pieces = tokenizer.get_vocab(with_added_tokens=False).items()
+    return {piece: index for piece, index in pieces if MARKER.fullmatch(piece.lstrip(WORD_BEGIN))}
 
-    BPE makes tokens by its merges, which never lead to an added token. Other models have whole pieces, among them the
-    markers, which therefore get names that no text holds.
-    """
-    if isinstance(tokenizer.model, BPE):
-        if all(token.special for _, token in markers.values()):
-            return tokenizer
-        copy = copy_tokenizer(tokenizer, special=markers)
-        copy.encode_special_tokens = True
-        return copy
-    state = json.loads(tokenizer.to_str())
-    state["added_tokens"] = [token for token in state["added_tokens"] if token["content"] not in markers]
-    pieces = state["model"]["vocab"]
-    if isinstance(pieces, dict):
-        kept = {name: index for name, index in pieces.items() if name not in markers}
-        hidden = {f"\ufdd4{index}": index for name, index in pieces.items() if name in markers}
-        state["model"]["vocab"] = kept | hidden
+
+def _unknown(tokenizer: Tokenizer) -> frozenset[int]:
+    """The token that stands for what a vocabulary lacks, which any text may hold."""
+    if hasattr(tokenizer.model, "unk_token"):
+        index = tokenizer.token_to_id(tokenizer.model.unk_token or "")
     else:
-        unknown = state["model"].get("unk_id")
-        for index, (name, score) in enumerate(pieces):
-            if name in markers and index != unknown:
-                pieces[index] = [f"\ufdd4{index}", score]
-    copy = Tokenizer.from_str(json.dumps(state))
-    copy.encode_special_tokens = True
-    return copy
+        index = json.loads(tokenizer.to_str())["model"].get("unk_id")
+    return frozenset(() if index is None else (index,))
 
 
 def _change_prefix(tokenizer: Tokenizer, *, is_within_text: bool) -> Tokenizer:

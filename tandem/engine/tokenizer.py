@@ -106,7 +106,7 @@ def _with_steps(tokenizer: Tokenizer, source: Tokenizer) -> Tokenizer:
 
 BYTE_TOKEN = re.compile("<0x([0-9A-F]{2})>")
 """A byte, in a vocabulary of pieces of text with byte fallback."""
-_WORD_BEGIN = "\u2581"  # a space, in a vocabulary of pieces of text
+WORD_BEGIN = "\u2581"  # a space, in a vocabulary of pieces of text
 
 
 class Spelling(NamedTuple):
@@ -278,7 +278,7 @@ class Detokenizer:
         elif match := BYTE_TOKEN.fullmatch(piece):
             raw = bytes.fromhex(match.group(1))
         else:
-            raw = piece.replace(_WORD_BEGIN, " ").encode()
+            raw = piece.replace(WORD_BEGIN, " ").encode()
         return Spelling(raw.decode(errors="backslashreplace"), tuple(raw))
 
     def text(self, tokens: Sequence[int]) -> str:
