@@ -6,7 +6,7 @@ import inspect
 import logging
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -18,6 +18,7 @@ from tandem import plugins
 from tandem.actors.loading import build_options, drop_stale_caches, patiently
 from tandem.cli.options import AsJson, PartyArgument, SettingsOptions, merge_filters, with_options
 from tandem.cli.output import (
+    INDENT,
     StageLog,
     describe_place,
     describe_score,
@@ -319,7 +320,7 @@ def search(
             "both, with another key to narrow further",
         ),
     ] = None,
-    full: Annotated[bool, Option("--full", help="print whole passages, not their first lines")] = False,
+    full: Annotated[bool, Option("--full", help="print whole passages, not the lines that fit best")] = False,
     as_json: AsJson = False,
     *,
     settings: SettingsOptions,
@@ -337,7 +338,7 @@ def search(
     count = num_documents or config.party(party).num_documents or 1
     hits = _find(party, config, question, count, filter, log)
     if not as_json:
-        _print_hits(hits, full=full)
+        _print_hits(hits, "" if full else question)
         return 0
     passages = [
         {"rank": rank, "score": hit.score, "id": hit.id, **describe_passage(hit.document)}
@@ -369,13 +370,27 @@ def _find(
     return hits
 
 
-def _print_hits(hits: list[Hit], *, full: bool) -> None:
+def _print_hits(hits: list[Hit], question: str) -> None:
+    """question: of each passage the lines that have most of its words are shown; "": all."""
     if not hits:
         emit("Nothing was found.")
     for rank, hit in enumerate(hits, 1):
         metadata = hit.document.metadata
         place = describe_place(metadata.get("source"), metadata.get("page"), metadata.get("line"))
         emit(f"{rank:>3}  {describe_score(hit.score)}  {place}")
-        emit(*text_lines(hit.document.page_content, None if full else EXCERPT_LINES), sep="\n")
+        lines = list(text_lines(hit.document.page_content))
+        emit(*(excerpt(lines, question) if question else lines), sep="\n")
         if line := metadata_line(metadata):
             emit(line)
+
+
+def excerpt(lines: Sequence[str], question: str) -> list[str]:
+    """EXCERPT_LINES lines of a text in a row that have most words of a question, the first ones of equals, with dots
+    where there is more."""
+    from tandem.retrieval.words import parts_of
+
+    asked = {part for part in parts_of(question) if len(part) > 2 or part.isdigit()}
+    starts = range(max(1, len(lines) - EXCERPT_LINES + 1))
+    start = max(starts, key=lambda at: len(asked & parts_of(" ".join(lines[at : at + EXCERPT_LINES]))))
+    end = start + EXCERPT_LINES
+    return [f"{INDENT}..."] * (start > 0) + list(lines[start:end]) + [f"{INDENT}..."] * (end < len(lines))

@@ -151,14 +151,10 @@ def is_scored(score: float | None) -> TypeGuard[float]:
     return score is not None and not math.isnan(score)
 
 
-def text_lines(text: str, max_lines: int | None = None) -> Iterator[str]:
-    """A text below its heading: indented, folded, without what would move a cursor; the first lines of it."""
-    paragraphs = [" ".join(line.split()) for line in printable(text).splitlines()]
-    lines = [line for paragraph in paragraphs for line in textwrap.wrap(paragraph, WIDTH - len(INDENT))]
-    for line in lines[:max_lines]:
-        yield INDENT + line
-    if max_lines is not None and len(lines) > max_lines:
-        yield f"{INDENT}..."
+def text_lines(text: str) -> Iterator[str]:
+    """A text below its heading: indented, folded, without what would move a cursor."""
+    for line in printable(text).splitlines():
+        yield from (INDENT + part for part in textwrap.wrap(" ".join(line.split()), WIDTH - len(INDENT)))
 
 
 def metadata_line(metadata: Mapping[str, Any]) -> str:

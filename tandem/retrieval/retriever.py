@@ -146,18 +146,42 @@ class Retriever:
     def search(self, query: str, k: int, *, filter: Filter | None = None) -> list[Hit]:
         """The k documents that fit the query best, best first (fewer if the index holds or finds fewer).
 
-        Those nearest to it, those that fit its words best and those that fit its numbers and codes best, POOL k each,
-        are fused by their ranks (`fuse`); equals are ranked by their cosine, then by their row. With a scoring model of
-        its own the POOL k best of them are ranked again by their scores, equals by their row. search_by "dense" or
-        "words" is the first or the second ranking alone.
+        Those nearest to it, those that fit its words best, those that fit its numbers and codes best, and those of
+        files whose names it gives, POOL k each, are fused by their ranks (`fuse`); equals are ranked by their cosine,
+        then by their row. Of documents with one text the first is taken. With a scoring model of its own the POOL k
+        best of them are ranked again by their scores. search_by "dense" or "words" is the first or
+        the second ranking alone.
 
         filter: metadata that each hit must have, as {"source": "a.txt", "page": [1, 2]}; unless only words are searched
-        for, k hits are returned if that many have it. Scores are those that `relevance` gives for the query, however a
-        document was found. RetrievalError for a query without text, k < 1, or a metadata key that no document has.
+        for, k hits are returned if that many texts have it. Scores are those that `relevance` gives for the query,
+        however a document was found. RetrievalError for a query without text, k < 1, or a metadata key that no document
+        has.
         """
         vector = embed_query(query, k, self.embedder)
         self.refresh()
         index, pool = self.index, POOL * k if self.ranks_again else k
+        wanted = k if self.scorer is None else pool
+        num_before = -1
+        while True:
+            documents, scores, num_found = self._ranked(index, query, vector, pool, filter)
+            if len(documents) >= wanted or num_found == num_before:
+                break
+            num_before, pool = num_found, POOL * pool  # copies may have taken places
+        documents, scores = documents[:wanted], scores[:wanted]
+        if self.scorer is not None:
+            scores = np.array(self.scorer.scores(query, [document.page_content for document in documents]))
+            best = np.argsort(-scores, kind="stable")[:k]
+            documents, scores = [documents[place] for place in best], scores[best]
+        return [
+            Hit(str(document.id), document, score)
+            for document, score in zip(documents, scores.tolist(), strict=True)
+        ]
+
+    def _ranked(
+        self, index: Index, query: str, vector: NDArray[np.float32], pool: int, filter: Filter | None
+    ) -> tuple[list[Document], NDArray[np.float64], int]:
+        """The documents that rankings of `pool` documents find, best first, each text once; their cosines; and how many
+        were found with copies."""
         rankings = []
         if self.search_by != "words":
             rankings.append(index.search(vector, pool, filter)[0])
@@ -165,19 +189,16 @@ class Retriever:
             rankings.append(index.search_words(query, pool, filter))
         if self.search_by == "hybrid":  # else a near miss that also reads alike would beat the very code
             rankings.append(index.search_words(query, pool, filter, only_codes=True))
+            named, counts = index.search_names(query, filter)
+            order = np.lexsort((named, -cosines(index.vectors(named), vector), -counts))
+            rankings.append(named[order][:pool])
         rows, fused = fuse(rankings)
         scores = cosines(index.vectors(rows), vector)
-        best = np.lexsort((rows, -scores, -fused))[: k if self.scorer is None else pool]
-        rows, scores = rows[best], scores[best]
-        documents = index.documents(rows)
-        if self.scorer is not None:
-            scores = np.array(self.scorer.scores(query, [document.page_content for document in documents]))
-            best = np.lexsort((rows, -scores))[:k]
-            documents, scores = [documents[place] for place in best], scores[best]
-        return [
-            Hit(str(document.id), document, score)
-            for document, score in zip(documents, scores.tolist(), strict=True)
-        ]
+        best = np.lexsort((rows, -scores, -fused))
+        documents = index.documents(rows[best])
+        texts = [" ".join(document.page_content.split()) for document in documents]
+        first = sorted({text: place for place, text in reversed([*enumerate(texts)])}.values())
+        return [documents[place] for place in first], scores[best][first], len(rows)
 
     def relevance(self, ids: Sequence[str], text: str) -> list[float]:
         """R(d, text): the score of each document for a text, say question plus answer so far (DRAGON 4.1).

@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from hashlib import blake2b
 from itertools import chain, count, zip_longest
 from pathlib import Path
@@ -73,6 +74,7 @@ _NOW_MS = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
 _MATCHING = "SELECT rows FROM facts WHERE key = ? AND value IN (SELECT value FROM json_each(?))"
 _UNUSED = "FROM vectors WHERE number NOT IN (SELECT vector FROM chunks)"
 _ROW = np.dtype("<u4")
+_NO_ROWS = np.zeros(0, np.int64)
 _HASH_BYTES, _VECTOR_HASH_BYTES = 32, 8
 _READ_AT_ONCE = 4096
 _TIMEOUT_S = 10.0
@@ -444,6 +446,28 @@ class Snapshot:
         terms = words.codes(words.terms(query)) if only_codes else words.terms(query)
         with self._reading():
             return np.array(self._words.rows(terms, k, among), np.int64)
+
+    def search_names(
+        self, query: str, filter: Filter | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The rows of the files whose names a query gives, and how many parts of its name it gives of each row's file.
+        filter: as above."""
+        sources = self._sources
+        given = self._names.given(query)
+        rows = np.concatenate([_NO_ROWS, *(sources[source] for source in given)])
+        counts = np.repeat([*given.values()], [len(sources[source]) for source in given]).astype(np.int64)
+        if filter:
+            is_among = np.isin(rows, self.select_rows(filter))
+            rows, counts = rows[is_among], counts[is_among]
+        return rows, counts
+
+    @cached_property
+    def _sources(self) -> dict[str, NDArray[np.int64]]:
+        return self.sources()
+
+    @cached_property
+    def _names(self) -> words.Names:
+        return words.Names(self._sources)
 
     def _query(self, query: str) -> list[Any]:
         with self._reading():

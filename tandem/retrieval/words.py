@@ -16,9 +16,11 @@ import json
 import re
 import sqlite3
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import accumulate, pairwise
+from pathlib import PurePosixPath
 from sqlite3 import Connection
 
 SCHEMA = (
@@ -91,6 +93,39 @@ def terms(query: str) -> list[tuple[str, ...]]:
         asked.update(dict.fromkeys((word,) for word in words))
         asked.update(dict.fromkeys(pairwise(compound)))
     return list(asked)[-MAX_TERMS:]
+
+
+def parts_of(text: str) -> frozenset[str]:
+    """The parts and bigrams of a text, each once."""
+    return frozenset(entries(text)[0].split())
+
+
+class Names:
+    """The names of files, for queries that give one."""
+
+    def __init__(self, sources: Iterable[str]) -> None:
+        """sources: paths, of which the last part counts, without its ending."""
+        self._parts = {source: _parts_of_name(source) for source in sources}
+        self._having: dict[str, list[str]] = {}
+        for source, parts in self._parts.items():
+            for part in parts:
+                self._having.setdefault(part, []).append(source)
+
+    def given(self, query: str) -> dict[str, int]:
+        """The number of parts of its name that a query gives, of each source of which it gives all words; of a name
+        with words the numbers may be missing."""
+        asked = parts_of(query)
+        counts = Counter(source for part in asked for source in self._having.get(part, ()))
+        return {source: count for source, count in counts.items() if self._needed(source) <= asked}
+
+    def _needed(self, source: str) -> frozenset[str]:
+        words = frozenset(part for part in self._parts[source] if not part.isdigit())
+        return words or self._parts[source]
+
+
+def _parts_of_name(source: str) -> frozenset[str]:
+    parts = parts_of(PurePosixPath(source).stem)
+    return frozenset(part for part in parts if len(part) > 1 or part.isdigit()) or parts
 
 
 def codes(query_terms: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:

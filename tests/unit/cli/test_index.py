@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tandem.cli.index import excerpt
 from tandem.plugins.embedders import Embedder
 from tandem.retrieval import Index, build_index
 from tandem.retrieval.documents import Document
@@ -172,6 +173,14 @@ def test_passages_best_first(settings: list[str], run: Run) -> None:
     assert len(lines) == 9, "an excerpt of three lines"
     assert "found      2 passages of 4" in shown.err
     assert run(*words, "--full", code=0).out.count("games") > 100
+
+
+def test_the_lines_that_fit_are_shown() -> None:
+    lines = [f"    line {n}" for n in range(9)]
+    lines[5] = "    the key of the hut"
+    assert excerpt(lines, "Where is the hut's key?") == ["    ...", *lines[3:6], "    ..."]
+    assert excerpt(lines, "nothing of it") == [*lines[:3], "    ..."]
+    assert excerpt(lines[:2], "hut") == lines[:2]
 
 
 @pytest.mark.parametrize(

@@ -212,3 +212,55 @@ def test_a_scoring_model_chooses_from_the_pool(hybrid: Retriever, search_by: Sea
     assert len(scorer.asked[0]) == POOL * 3
     assert [hit.score for hit in hits] == sorted(Counting().scores("", scorer.asked[0]), reverse=True)[:3]
     assert ranked.relevance([hit.id for hit in hits], "owl fox cat") == [hit.score for hit in hits]
+
+
+# ---- names of files, and copies ------------------------------------------------------------------------------------
+
+
+def test_a_file_that_a_question_names_is_found(tmp_path: Path) -> None:
+    names = [
+        "people/Mira Lund.md",
+        "people/Per Dahl.md",
+        "invoice-2024-119.txt",
+        "invoice-2024-120.txt",
+        "2024-05-01.md",
+        "Mietvertrag Bäckerstraße.pdf",
+        "東京.md",
+        "x.md",
+    ]
+    texts = [
+        Document(page_content=f"order of rope, paid {n}", metadata={"source": name}, id=str(n))
+        for n, name in enumerate(names)
+    ]
+    found = Retriever(make_index(tmp_path / "i", texts, CodeBlindEmbedder()), CodeBlindEmbedder())
+    for question, right in (
+        ("What is the phone number of Mira Lund?", names[0]),
+        ("Per Dahl's number", names[1]),
+        ("Summarise the file invoice-2024-119.txt", names[2]),
+        ("what does Invoice 2024 120 say", names[3]),
+        ("What was on 2024-05-01?", names[4]),
+        ("Was steht im Mietvertrag Baeckerstrasse / Bäckerstrasse?", names[5]),
+        ("東京はどこ", names[6]),
+    ):
+        assert found.search(question, 2)[0].document.metadata["source"] == right
+        only = {"source": ["x.md", "people/Per Dahl.md"]}
+        assert {hit.document.metadata["source"] for hit in found.search(question, 8, filter=only)} == {
+            *only["source"]
+        }
+    rows, _ = found.index.search_names("Was Lund in Bäckerstraße on a day of 2024?")
+    assert rows.tolist() == [], "a name is given by all its words"
+
+
+@pytest.mark.parametrize("search_by", get_args(SearchBy))
+def test_of_many_copies_of_a_text_one_is_found(tmp_path: Path, search_by: SearchBy) -> None:
+    ferry = [f"The ferry to Vey leaves at six.{' ' * n}" for n in range(50)]
+    texts = [*ferry, "The ferry to Vey costs 61 crowns.", *(f"Bean row {n} of Vey." for n in range(5))]
+    documents = [
+        Document(page_content=text, metadata={"source": f"{n}.md"}, id=str(n)) for n, text in enumerate(texts)
+    ]
+    found = Retriever(make_index(tmp_path / "i", documents, WordEmbedder()), WordEmbedder(), None, search_by)
+    for k in (2, 4, 6):
+        hits = found.search("When leaves the ferry to Vey, and what does it cost?", k)
+        assert len({" ".join(hit.document.page_content.split()) for hit in hits}) == k
+        assert "61 crowns" in "".join(hit.document.page_content for hit in hits[:2])
+    assert len(found.search("ferry Vey", 50)) == 7, "there are no more"
