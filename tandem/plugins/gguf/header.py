@@ -113,35 +113,40 @@ def find_file(model: str) -> Path | None:
 
 
 _MODEL_LAYER = "application/vnd.ollama.image.model"
+SERVICE_STORE = Path("/usr/share/ollama/.ollama/models")
+"""That of the service that Ollama's own installer sets up."""
 
 
 def find_in_ollama(name: str) -> Path:
-    """The GGUF file of a model in Ollama's store on this machine. name: as Ollama takes it. Raises GenerationError."""
-    store = _ollama_store()
+    """The GGUF file of a model in one of Ollama's stores on this machine. name: as Ollama takes it. Raises
+    GenerationError."""
     model, _, tag = name.partition(":")
     *place, short = model.split("/")
     host = ["registry.ollama.ai"] if len(place) < 2 else []
-    manifest = store.joinpath("manifests", *host, *(place or ["library"]), short, tag or "latest")
-    try:
-        layers = json.loads(manifest.read_text("utf-8"))["layers"]
-        digest = next(layer["digest"] for layer in layers if layer["mediaType"] == _MODEL_LAYER)
-    except (OSError, ValueError, LookupError, TypeError, StopIteration):
-        files = store.glob("manifests/*/*/*/*")
-        names = sorted(f"{file.parent.name}:{file.name}" for file in files if file.is_file())
-        here = f"it has {', '.join(names[:8])}" if names else "it has none"
-        raise GenerationError(
-            f"Ollama's store {str(store)!r} has no model {name!r:.100} ({here}); run `ollama pull {name:.100}`, or set "
-            "OLLAMA_MODELS to the folder where its models are."
-        ) from None
-    return store / "blobs" / str(digest).replace(":", "-")
+    seen = []
+    for store in _ollama_stores():
+        manifest = store.joinpath("manifests", *host, *(place or ["library"]), short, tag or "latest")
+        try:
+            layers = json.loads(manifest.read_text("utf-8"))["layers"]
+            digest = next(layer["digest"] for layer in layers if layer["mediaType"] == _MODEL_LAYER)
+            return store / "blobs" / str(digest).replace(":", "-")
+        except PermissionError:
+            seen.append(f"{str(store)!r} cannot be read by this user")
+        except (OSError, ValueError, LookupError, TypeError, StopIteration):
+            files = store.glob("manifests/*/*/*/*")
+            names = sorted(f"{file.parent.name}:{file.name}" for file in files if file.is_file())
+            seen.append(f"{str(store)!r} has {', '.join(names[:8]) or 'none'}")
+    raise GenerationError(
+        f"Ollama's store has no model {name!r:.100} ({'; '.join(seen)}); run `ollama pull {name:.100}`, or set "
+        "OLLAMA_MODELS to a folder with its models that this user can read."
+    )
 
 
-def _ollama_store() -> Path:
-    """The folder of this user's models, or of the system's service."""
+def _ollama_stores() -> list[Path]:
+    """The folders of this user's models and of the system's service, or the one that is named."""
     if named := os.environ.get("OLLAMA_MODELS"):
-        return Path(named).expanduser()
-    own, shared = Path.home() / ".ollama/models", Path("/usr/share/ollama/.ollama/models")
-    return own if own.is_dir() or not shared.is_dir() else shared
+        return [Path(named).expanduser()]
+    return [Path.home() / ".ollama/models", SERVICE_STORE]
 
 
 # ---- what it holds -------------------------------------------------------------------------------------------

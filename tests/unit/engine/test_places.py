@@ -203,6 +203,30 @@ def test_a_model_that_ollama_has_not_is_said_with_those_that_it_has(store: Path,
         places.expand(f"ollama:{name}")
     text = str(caught.value)
     assert text.startswith(
-        f"Ollama's store '{store}' has no model {name!r} (it has llama3.2:1b, notes:latest, repo:Q4_0)"
+        f"Ollama's store has no model {name!r} ('{store}' has llama3.2:1b, notes:latest, repo:Q4_0)"
     )
     assert f"run `ollama pull {name}`" in text
+
+
+@pytest.mark.parametrize("has_own", [True, False])
+def test_the_store_of_the_service_is_looked_at_too(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_own: bool
+) -> None:
+    monkeypatch.delenv("OLLAMA_MODELS")
+    monkeypatch.setattr(gguf, "SERVICE_STORE", store)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    own = tmp_path / "home/.ollama/models"
+    if has_own:
+        own.mkdir(parents=True)
+    assert places.expand("ollama:llama3.2:1b") == str(store / "blobs" / "sha256-ab0")
+    with pytest.raises(GenerationError, match=f"'{own}' has none; '{store}' has llama3.2:1b, "):
+        places.expand("ollama:nobody")
+
+
+def test_a_store_that_may_not_be_read_is_said(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> str:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(GenerationError, match=f"'{store}' cannot be read by this user"):
+        places.expand("ollama:llama3.2:1b")
