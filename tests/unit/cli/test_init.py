@@ -10,6 +10,7 @@ import pytest
 from tandem.cli import main
 from tandem.config.files import walk
 from tandem.config.schema import Config, PartyConfig
+from tandem.errors import GenerationError
 from tandem.plugins.setup import init
 
 from .conftest import Run
@@ -96,3 +97,27 @@ def test_an_answer_from_ones_own_notes(notes: Path, run: Run) -> None:
     (notes / "a.md").write_text("Mira likes puzzle games.")
     words = ("--model", "bundled", "--ask", "Which game should Mira try?")
     assert "Mira likes puzzle games, so try" in run("init", str(notes), *words, code=0).out
+
+
+def test_after_a_try_that_failed_the_same_command_works(
+    notes: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No file can be read, then the model cannot answer; another folder takes the place of what was indexed."""
+    (notes / "old.doc").write_text("x")
+    words = ("init", str(notes), "--model", "bundled", "--ask", "Which game should Mira try?")
+    run(*words, code=1)
+    assert not list(Path().glob("tandem.toml*"))
+    (notes / "a.md").write_text("Mira likes puzzle games.")
+
+    def fail(**_: object) -> None:
+        raise GenerationError("The model cannot be loaded; free memory.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("tandem.cli.ask.ask", fail)
+        assert "free memory" in run(*words, code=1).err
+    assert not list(Path().glob("tandem.toml*"))
+    (notes.parent / "other").mkdir()
+    (notes.parent / "other" / "b.md").write_text("Mira likes puzzle games.")
+    shown = run("init", str(notes.parent / "other"), *words[2:], code=0)
+    assert "Mira likes puzzle games, so try" in shown.out
+    assert Path("tandem.toml").exists()
