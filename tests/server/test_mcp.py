@@ -80,6 +80,7 @@ async def use_every_tool(client: Client) -> None:
     tools = {tool.name: tool for tool in (await client.list_tools()).tools}
     assert list(tools) == ["ask", "search", "sources"]
     assert all(tool.annotations and tool.annotations.read_only_hint for tool in tools.values())
+    assert not any("$ref" in repr(tool) or "$defs" in repr(tool) for tool in tools.values())
     told: list[tuple[float, str | None]] = []
 
     async def report(progress: float, total: float | None, message: str | None) -> None:
@@ -191,16 +192,26 @@ def test_what_is_wrong_is_one_sentence(
     in_process(tandem, call)
 
 
-def test_calls_wait_for_models_and_say_why_there_are_none(tandem: Tandem) -> None:
-    """The protocol is answered before."""
+def test_calls_wait_for_models_and_say_why_there_are_none(
+    tandem: Tandem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The protocol is answered before, and there is progress meanwhile."""
+    monkeypatch.setattr("tandem.plugins.server.mcp.SIGN_S", 0.04)
+    signs = list[float]()
+
+    async def report(progress: float, total: float | None, message: str | None) -> None:
+        signs.append(progress)
 
     async def use() -> None:
         loading: asyncio.Future[Tandem] = asyncio.get_running_loop().create_future()
         async with Client(make_server(loading)) as client:
             assert len((await client.list_tools()).tools) == 3
-            searching = asyncio.ensure_future(client.call_tool("search", {"question": "games"}))
+            searching = asyncio.ensure_future(
+                client.call_tool("search", {"question": "games"}, progress_callback=report)
+            )
             await asyncio.wait({searching}, timeout=0.2)
             assert not searching.done()
+            assert signs[:3] == [0, 1 / 2, 2 / 3]
             loading.set_result(tandem)
             assert not (await searching).is_error
         failed: asyncio.Future[Tandem] = asyncio.get_running_loop().create_future()

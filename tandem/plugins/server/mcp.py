@@ -5,26 +5,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import itertools
 import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp.types import CallToolResult, TextContent, ToolAnnotations
-from pydantic import Field, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError, WithJsonSchema
 
 from tandem import __version__
 from tandem.actors.loading import load_embedder_and_scorer
 from tandem.client.answers import Trimmer, describe, new_seed, require_answer
 from tandem.client.tandem import Tandem
-from tandem.conversation import Message
+from tandem.conversation import MessageDict
 from tandem.errors import TandemError
 from tandem.events import Answer, Event, TokenEvent
 from tandem.plugins.server.access import Guard, GuardedApp
+from tandem.plugins.server.http import SIGN_S
 from tandem.plugins.server.logs import log_failure
 from tandem.plugins.server.metrics import Metrics
 from tandem.retrieval.documents import describe_passage
@@ -40,15 +41,9 @@ INSTRUCTIONS = (
 READING = ToolAnnotations(read_only_hint=True, destructive_hint=False, open_world_hint=False)
 
 
-@dataclass(frozen=True)
-class Turn:
-    """A message of the conversation."""
-
-    role: Literal["user", "assistant"]
-    content: str
-
-
 Question = Annotated[str, Field(description="what to ask, in the user's language")]
+Turn = Annotated[MessageDict, WithJsonSchema(TypeAdapter(MessageDict).json_schema())]
+"""Its schema stands in its place: several clients know no references."""
 Turns = Annotated[list[Turn] | None, Field(description="earlier messages of the conversation, oldest first")]
 Count = Annotated[int, Field(ge=1, le=MAX_PASSAGES, description="passages to find, at most")]
 Filter = Annotated[
@@ -73,8 +68,7 @@ class Tools:
         """
         seed = new_seed()
         tandem = await asyncio.shield(self._tandem)
-        history = [Message(turn.role, turn.content) for turn in conversation or ()]
-        events = tandem.astream(question, seed=seed, history=history)
+        events = tandem.astream(question, seed=seed, history=conversation)
         answering = asyncio.ensure_future(follow(events, seed, context.report_progress))
         try:
             answer = await asyncio.shield(answering)
@@ -121,8 +115,11 @@ class Tools:
 class ToolServer(MCPServer[None]):
     """A server of tools, whose errors are sentences."""
 
+    loading: asyncio.Future[Tandem]
+
     async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
         """Call a tool. Raises ToolError with one sentence; what nobody foresaw is only logged."""
+        signs = asyncio.create_task(self._give_signs(context))
         try:
             return await super().call_tool(name, arguments, context)
         except ToolError as error:
@@ -136,7 +133,17 @@ class ToolServer(MCPServer[None]):
                     sentence = f"The tool {name} failed on this call; see the server's log."
                 case _:
                     sentence = f"There is no tool {name!r:.60}; use ask, search or sources."
+        finally:
+            signs.cancel()
         raise ToolError(sentence)
+
+    async def _give_signs(self, context: Any) -> None:
+        """Progress without text while models load, since clients give up on a call that is silent."""
+        for number in itertools.count():
+            if self.loading.done():
+                return
+            await context.report_progress(number / (number + 1), message="")
+            await asyncio.wait({self.loading}, timeout=SIGN_S)
 
 
 def make_server(tandem: asyncio.Future[Tandem]) -> ToolServer:
@@ -145,6 +152,7 @@ def make_server(tandem: asyncio.Future[Tandem]) -> ToolServer:
         "tandem", title="Tandem", instructions=INSTRUCTIONS, version=__version__, log_level="ERROR"
     )
     logging.getLogger("mcp").setLevel(logging.CRITICAL)  # its messages may quote what was asked
+    server.loading = tandem
     tools = Tools(tandem)
     for tool in (tools.ask, tools.search, tools.sources):
         server.add_tool(tool, description=inspect.getdoc(tool), annotations=READING)
