@@ -35,14 +35,15 @@ from typing import TYPE_CHECKING, Any
 
 from tandem.engine.kv import common_length
 from tandem.errors import Code, GenerationError, QueryError, TandemError, explain_missing, first_line
+from tandem.plugins.grammars.schemas import simplify
 from tandem.system.processes import environment, limit_time
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
-_JSON_SPACE: Any = {"whitespace_pattern": r" ?|\n {0,12}"}
+_OF_JSON: Any = {"whitespace_pattern": r" ?|\n {0,12}", "lenient": True}
 """Where JSON allows any white space: none, a space, or a new line and its indentation. A small model would go on with
-white space without an end."""
+white space without an end. Formats and keywords that llguidance does not know are left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,7 +221,7 @@ class FollowedGrammar:
 
 
 def _explain(kind: int, reason: str, num_followed: int) -> TandemError:
-    reason = (reason.strip().splitlines() or ["no reason is known"])[0].rstrip(".")
+    reason = " ".join(reason.split()).rstrip(".") or "no reason is known"
     if kind == _NO_TOKENIZER:
         return GenerationError(
             f"The model's tokenizer cannot be used with a grammar ({reason:.200}); ask without one."
@@ -508,7 +509,9 @@ def compile_grammar(grammar: str) -> str:
     from llguidance import LLMatcher
 
     make: Mapping[str, Any] = {
-        "json_schema": lambda schema: LLMatcher.grammar_from_json_schema(schema, overrides=_JSON_SPACE),
+        "json_schema": lambda schema: LLMatcher.grammar_from_json_schema(
+            simplify(schema), overrides=_OF_JSON
+        ),
         "regex": LLMatcher.grammar_from_regex,
         "lark": LLMatcher.grammar_from_lark,
     }
