@@ -209,7 +209,7 @@ class DoneEvent:
 
     reason: StopReason
     statistics: SessionStatistics
-    error: str | None = None  # one sentence where the reason is "failed"
+    error: str | None = None  # one sentence where the reason is "failed", or the home fell silent
     fault: Fault | None = None  # what programs may know of it
     session: int = 0  # names the query at its parties
 
@@ -345,7 +345,10 @@ def assemble(events: Sequence[Event], done: DoneEvent, seed: int) -> Answer:
         text="".join(token.text for token in tokens).strip(),
         tokens=tokens,
         sources=tuple(source for event in retrieved for source in event.sources),
-        notes=tuple(f"{event.party}: {note}" for event in retrieved for note in event.notes),
+        notes=(
+            *(f"{event.party}: {note}" for event in retrieved for note in event.notes),
+            *([done.error] if done.error and done.reason == "length" else []),
+        ),
         reason=done.reason,
         seed=seed,
         statistics=done.statistics,

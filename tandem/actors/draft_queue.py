@@ -158,7 +158,7 @@ class DraftQueueActor(SiteActor):
     async def events(self, session: int, after: int, wait_s: float, at_once: bool) -> list[Event]:
         """The events of a session from position `after` on; waits up to `wait_s` for the first of them.
 
-        at_once: wait for the end of the answer instead. after=-1 returns only the last event.
+        at_once: wait for the end of the answer instead, or so long. after=-1 returns only the last event.
         """
         log = None
         with contextlib.suppress(TimeoutError):
@@ -166,21 +166,18 @@ class DraftQueueActor(SiteActor):
                 log = await self._opened_log(session, wait_s)
                 while log is not None and (len(log.events) <= after or (at_once and log.ended_s is None)):
                     await log.changed.wait()
-        return [] if log is None or (at_once and log.ended_s is None) else log.events[after:]
+        return [] if log is None else log.events[after:]
 
     async def sources(
         self, session: int, wait_s: float = 30.0, party: str | None = None
     ) -> SourcesEvent | None:
         """Opaque ids of a party's documents, once they are prefilled; None if they never were.
 
-        party: None is this one. The peer's come across the link.
+        wait_s: for the session to open. party: None is this one. The peer's come across the link.
         """
         holder = party or self.party
-        deadline_s = time.monotonic() + wait_s
         log = await self._opened_log(session, wait_s)
         while log is not None and holder not in log.sources and self.table.holds(session):
-            if time.monotonic() > deadline_s:
-                break
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(log.changed.wait(), 0.25)  # a session can end without an event
         return None if log is None else log.sources.get(holder)

@@ -130,6 +130,8 @@ def _print_rest(transcript: Transcript, output: OutputOptions, *, cite: bool) ->
     is_cancelled = transcript.done.reason == "cancelled"
     if is_cancelled:
         warn("the question was cancelled")
+    if transcript.done.error:
+        warn(transcript.done.error)
     if output.as_json:
         return int(is_cancelled)
     if cite:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tandem.errors import CallError, Code, ConfigError, QueryError, TandemError
-from tandem.events import Answer, DoneEvent, Event, SourcesEvent
+from tandem.events import Answer, DoneEvent, Event, SessionStatistics, SourcesEvent, TokenEvent
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -52,9 +52,10 @@ class Asker:
     async def ask(
         self, spec: SessionSpec, limit_s: float, *, at_once: bool, notes: tuple[str, ...] = ()
     ) -> AsyncGenerator[Event, None]:
-        """Events of one query, as they happen or all at its end; leaving early cancels it at both parties.
+        """Events of one query, as they happen or some at a time; leaving early cancels it at both parties.
 
-        limit_s: for the whole answer. notes: more of them, about the home's documents. Raises QueryError.
+        limit_s: of silence, after which the answer ends with what it has. notes: more of them, about the home's
+        documents. Raises QueryError.
         """
         if spec.home not in self._sites:
             raise QueryError(
@@ -62,7 +63,7 @@ class Asker:
                 f'only={str(spec.home)!r}, or let it write every token with mode="speculative" and max_proposal=0.',
                 option="only",
             )
-        is_done, started_s = False, time.monotonic()
+        is_done = False
         try:
             spec = await self.fit(spec)
             await self._check_filter(spec)
@@ -71,7 +72,7 @@ class Asker:
             opening = asyncio.ensure_future(call("draft_queue", "open", spec.as_for(spec.home).to_json()))
             opening.add_done_callback(lambda done: done.cancelled() or done.exception())
             await asyncio.sleep(0)  # it is under way before the first call for events
-            async with contextlib.aclosing(self._events(spec, limit_s, at_once, started_s)) as events:
+            async with contextlib.aclosing(self._events(spec, limit_s, at_once)) as events:
                 async for event in events:
                     is_done = isinstance(event, DoneEvent)
                     if notes and isinstance(event, SourcesEvent) and event.party == spec.home:
@@ -130,14 +131,12 @@ class Asker:
             call = self._sites[spec.home].call("draft_queue", "cancel", spec.session)
             await asyncio.wait_for(call, RPC_GRACE_S)
 
-    async def _events(
-        self, spec: SessionSpec, limit_s: float, at_once: bool, started_s: float
-    ) -> AsyncGenerator[Event, None]:
+    async def _events(self, spec: SessionSpec, limit_s: float, at_once: bool) -> AsyncGenerator[Event, None]:
         """The home party's events in order, with each party's sources as soon as they are known."""
-        deadline_s = started_s + limit_s
+        deadline_s = time.monotonic() + limit_s
         site = self._sites[spec.home]
         sources = [asyncio.ensure_future(self._sources(party, spec, limit_s)) for party in spec.parties]
-        position = 0
+        position = num_tokens = 0
         try:
             while True:
                 left_s = deadline_s - time.monotonic()
@@ -146,12 +145,12 @@ class Asker:
                 async with asyncio.timeout(left_s + RPC_GRACE_S):
                     events = await site.call("draft_queue", "events", spec.session, position, wait_s, at_once)
                 position += len(events)
+                num_tokens += sum(isinstance(event, TokenEvent) for event in events)
                 is_done = any(isinstance(event, DoneEvent) for event in events)
                 if is_done and sources:
-                    await asyncio.wait(
-                        sources, timeout=min(_patience_s(events[-1]), max(0.0, deadline_s - time.monotonic()))
-                    )
-                for waiting in [task for task in sources if task.done()]:
+                    await asyncio.wait(sources, timeout=min(_patience_s(events[-1]), limit_s))
+                arrived = [task for task in sources if task.done()]
+                for waiting in arrived:
                     sources.remove(waiting)
                     retrieved = await waiting
                     if retrieved is not None:
@@ -160,18 +159,40 @@ class Asker:
                     yield event
                 if is_done:
                     return
-                if time.monotonic() > deadline_s:
+                if events or arrived:
+                    deadline_s = time.monotonic() + limit_s
+                elif time.monotonic() > deadline_s:
                     raise TimeoutError
         except TimeoutError:
-            raise QueryError(
-                f"An answer must be complete within {limit_s:g} s, this one is not after {position} events; "
-                "raise timeout_s, or see `tandem status`.",
-                code=Code.TIMEOUT,
-            ) from None
+            if not num_tokens:
+                raise QueryError(
+                    f"An answer must begin within {limit_s:g} s, this one did not; raise timeout_s, or see `tandem "
+                    "status`.",
+                    code=Code.TIMEOUT,
+                ) from None
+            for event in await self._cut(spec, position, num_tokens, limit_s):
+                yield event
         finally:
             for task in sources:
                 task.cancel()
             await asyncio.gather(*sources, return_exceptions=True)
+
+    async def _cut(self, spec: SessionSpec, position: int, num_tokens: int, limit_s: float) -> list[Event]:
+        """Cancel an answer that fell silent; the rest of its events, which end it as if it had its length."""
+        await self._give_up(spec)
+        rest = list[Event]()
+        with contextlib.suppress(TandemError, TimeoutError):
+            async with asyncio.timeout(2 * RPC_GRACE_S):
+                rest = await self._sites[spec.home].events(spec.session, position, RPC_GRACE_S, True)
+        if not rest or not isinstance(done := rest.pop(), DoneEvent):
+            done = DoneEvent(reason="cancelled", statistics=SessionStatistics(num_tokens=num_tokens))
+        if done.reason == "cancelled":
+            silence = (
+                f"The answer ends after {num_tokens} tokens, since nothing came for {limit_s:g} s; raise timeout_s, or "
+                "see `tandem status`."
+            )
+            done = replace(done, reason="length", error=silence, session=spec.session)
+        return [*rest, done]
 
     async def _sources(self, party: str, spec: SessionSpec, limit_s: float) -> SourcesEvent | None:
         event: SourcesEvent | None = None

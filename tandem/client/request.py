@@ -149,7 +149,7 @@ class QueryOptions(SamplingOptions, DecodingOptions, total=False):
     day: Annotated[str, AfterValidator(_check_day)] | None
     """The date that chat templates write, if they do, as "2026-11-25"; today if None."""
     timeout_s: Annotated[float, Field(gt=0, le=MAX_TIMEOUT_S)] | None
-    """Limit for the whole answer, in seconds; `config.cluster.query_timeout_s` if None."""
+    """Longest silence, in seconds; then it ends with what it has. `config.cluster.query_timeout_s` if None."""
     only: str | None
     """"device", "cloud" or another party of the cluster: it answers alone and nothing crosses the link."""
     device_filter: Metadata | None

@@ -256,7 +256,7 @@ class ClusterConfig(Settings):
     start_timeout_s: float = Field(default=300.0, gt=0)
     """longest wait for nodes, actors and models, in seconds"""
     query_timeout_s: float = Field(default=120.0, gt=0)
-    """longest wait for an answer, in seconds"""
+    """longest silence of an answer, in seconds; then it ends with what it has"""
     max_sessions: int = Field(default=32, ge=1)
     """queries open at once at a party, at most; others wait in order"""
 
