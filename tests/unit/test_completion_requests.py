@@ -20,6 +20,8 @@ CALL = {"id": "call_1", "type": "function", "function": {"name": "add", "argumen
 CALLED = {"role": "assistant", "content": None, "tool_calls": [CALL]}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 ANY = {"type": "object"}
+PARTS = [{"type": "text", "text": "The code is 44"}, {"type": "text", "text": "17 boats. Which code?"}]
+"""A file that was attached, and the question."""
 READ: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"temperature": 0.5, "top_p": 0.9, "min_p": 0.1}, {"temperature": 0.5, "top_p": 0.9, "min_p": 0.1}),
     ({"presence_penalty": 1, "frequency_penalty": -0.5}, {"presence_penalty": 1, "frequency_penalty": -0.5}),
@@ -158,6 +160,11 @@ def test_fields_that_are_refused_are_named_with_the_reason(
         ([{"role": "assistant", "content": [{"type": "output_text", "text": "Welcome!"}]},
           {"role": "user", "content": [{"type": "input_text", "text": QUESTION}]}],
          None, QUESTION, (Message("user", ""), Message("assistant", "Welcome!"))),
+        ([{"role": "user", "content": PARTS}], None, "The code is 44\n17 boats. Which code?", ()),
+        ([{"role": "system", "content": PARTS}, ASK], "The code is 44\n17 boats. Which code?", QUESTION, ()),
+        ([ASK, {"role": "assistant", "content": [{"type": "thinking", "thinking": "Hm."}, *PARTS]}, ASK],
+         None, QUESTION,
+         (Message("user", QUESTION), Message("assistant", "The code is 44\n17 boats. Which code?"))),
     ],
 )  # fmt: skip
 def test_messages(

@@ -133,7 +133,8 @@ def _read_message(message: BaseMessage) -> tuple[str, str]:
     kinds = ["text" if isinstance(block, str) else block.get("type") for block in blocks]
     calls = message.tool_calls if isinstance(message, AIMessage) else []
     kinds += ["tool_call" for _ in calls]
-    return check_message(role, message.type, kinds), str(message.text)
+    role = check_message(role, message.type, kinds)
+    return role, "\n".join(block if isinstance(block, str) else block["text"] for block in blocks)
 
 
 def _result(asking: Asking) -> ChatResult:

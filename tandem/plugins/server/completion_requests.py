@@ -88,8 +88,8 @@ Content = Annotated[
 
 
 def text_of(content: Iterable[ContentPart]) -> str:
-    """The texts of all parts together."""
-    return "".join(part.text for part in content)
+    """The texts of all parts, each on lines of its own."""
+    return "\n".join(part.text for part in content if part.text)
 
 
 class ChatMessage(Body):
