@@ -11,7 +11,7 @@ import pytest
 from tandem.client.answers import Trimmer
 from tandem.errors import QueryError, TandemError
 from tandem.events import DoneEvent, Event, SessionStatistics, TokenEvent
-from tandem.plugins.server.http import ClientLeftError, EventStream, while_connected
+from tandem.plugins.server.http import SIGN, ClientLeftError, EventStream, while_connected
 from tandem.plugins.server.openai import AnswerReader
 from tandem.plugins.server.queries import BUFFERED_EVENTS, RunningQuery
 from tests.token_events import committed
@@ -65,6 +65,10 @@ async def never() -> dict[str, Any]:
     """A client that stays."""
     await asyncio.Event().wait()
     raise AssertionError
+
+
+async def nothing() -> None:
+    pass
 
 
 async def gone() -> dict[str, Any]:
@@ -126,6 +130,28 @@ async def test_a_stream_ends_its_query_when_the_client_leaves_or_does_not_read(
     with pytest.raises(ClientLeftError):
         await EventStream(as_texts(query), query.close, 0.05)({"type": "http"}, receive, send)  # type: ignore[arg-type]
     assert source.is_closed
+
+
+@pytest.mark.asyncio
+async def test_a_stream_has_its_head_at_once_and_then_a_sign_now_and_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tandem.plugins.server.http.SIGN_S", 0.04)
+    sent = []
+
+    async def texts() -> AsyncIterator[bytes]:
+        for text in (b"a", b"b"):
+            await asyncio.sleep(0.2)
+            yield text
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message.get("body", b"head"))
+
+    await EventStream(texts(), nothing, 60.0)({"type": "http"}, never, send)  # type: ignore[arg-type]
+    assert (sent[0], sent[-1]) == (b"head", b"")
+    assert [text for text in sent[1:-1] if text != SIGN] == [b"a", b"b"]
+    between = sent.index(b"b") - sent.index(b"a") - 1
+    assert all(2 <= number <= 5 for number in (sent.index(b"a") - 1, between)), sent
 
 
 @pytest.mark.asyncio

@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
-from math import ceil, isfinite
+from math import ceil, inf, isfinite
 from types import MappingProxyType
 from typing import Any, NoReturn, TypeVar
 
@@ -195,7 +195,10 @@ def name_ignored(names: Iterable[str], logged: set[str]) -> dict[str, str]:
     return {"X-Tandem-Ignored": ", ".join(shown[:MAX_NAMES] + more)} if shown else {}
 
 
-LOOKS = 4  # at a client within the time in which it has to read
+LOOKS = 4  # at a client within the time in which it has to read, or hears nothing
+SIGN_S, SIGN = 10.0, b": the answer is awaited\n\n"
+"""What a stream sends where it had nothing to say for so long: proxies end what is silent for a minute. To clients it
+is a comment."""
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # neither kept nor held back by a proxy
 
 
@@ -221,31 +224,38 @@ class EventStream(Response):
         self._texts = texts
         self._close = close
         self._send_timeout_s = send_timeout_s
+        self._sent_s = inf  # the last text
         self._sending_since_s: float | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Respond; raises ClientLeftError."""
         try:
-            await while_connected(receive, self._send_all(send), self._wait_for_stall())
+            await while_connected(receive, self._send_all(send), self._watch(send))
         finally:
             await self._close()
 
     async def _send_all(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        self._sent_s = time.monotonic()
         async for text in self._texts:
             self._sending_since_s = time.monotonic()
             part = {"type": "http.response.body", "body": text, "more_body": True}
             await send(part)  # waits while the socket is full
-            self._sending_since_s = None
+            self._sent_s, self._sending_since_s = time.monotonic(), None
+        self._sent_s = inf
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _wait_for_stall(self) -> None:
-        """One look now and then costs less than a timeout for every text."""
+    async def _watch(self, send: Send) -> None:
+        """Return when the client stalls, and until then give signs to one that hears nothing. One look now and then
+        costs less than a timeout for every text."""
         while True:
-            await asyncio.sleep(self._send_timeout_s / LOOKS)
-            since_s = self._sending_since_s
-            if since_s is not None and time.monotonic() - since_s > self._send_timeout_s:
+            await asyncio.sleep(min(self._send_timeout_s, SIGN_S) / LOOKS)
+            now_s, since_s = time.monotonic(), self._sending_since_s
+            if since_s is not None and now_s - since_s > self._send_timeout_s:
                 return
+            if since_s is None and now_s - self._sent_s > SIGN_S:
+                self._sent_s = now_s
+                await send({"type": "http.response.body", "body": SIGN, "more_body": True})
 
 
 def encode_event(name: str | None, data: str) -> bytes:

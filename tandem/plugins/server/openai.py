@@ -46,6 +46,8 @@ from tandem.plugins.server.http import (
 from tandem.plugins.server.queries import RunningQuery, Service, service_of
 
 router = APIRouter(prefix="/v1")
+HEAD_S = 1.0
+"""Within which a query that fails is refused with its status, before the head of a stream is sent."""
 MAX_INPUTS = 2048  # texts of one request for embeddings, as OpenAI has it
 MAX_INPUT_BYTES = 65_536
 """Longest of them: an embedder reads the beginning alone, and a longer one would keep it from searching."""
@@ -193,7 +195,8 @@ async def complete(
     *,
     is_chat: bool = True,
 ) -> Response:
-    """Respond once all answers have begun; until then whatever goes wrong is a response of its own.
+    """Respond once all answers have begun, a stream after a second at most; until then whatever goes wrong is a
+    response of its own.
 
     read: takes the body and the configured system prompt. form_of: how the response is written. Raises ApiError.
     """
@@ -209,8 +212,10 @@ async def complete(
                 options = {**asked.options, "seed": seed_of(asked, number)}
                 queries.append(service.start(asked.question, options, asked.names))
                 stack.push_async_callback(queries[-1].close)
-            for query in queries:
-                await while_connected(request.receive, query.fetch_first_token())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(HEAD_S if asked.fields.stream else None):
+                    for query in queries:
+                        await while_connected(request.receive, query.fetch_first_token())
             num_prompt_tokens = await service.tandem.acount_tokens(*asked.texts)  # of what was not refused
             completion = Completion(is_chat, asked, service, num_prompt_tokens)
             headers = name_ignored(asked.ignored, service.named)

@@ -23,13 +23,8 @@ from tandem.plugins.server.openai import Form, complete
 router = APIRouter(prefix="/v1")
 TypedEvent = tuple[str, Mapping[str, Any]]
 """Type and fields of an event."""
-ERROR_TYPES = {
-    400: "invalid_request_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-}
-"""Anthropic's type of an error, by its status."""
+ERROR_TYPES = {404: "not_found_error", 413: "request_too_large"}
+"""Anthropic's type of an error by its status, where it is not OpenAI's."""
 
 
 @router.post("/responses")
@@ -210,7 +205,7 @@ class _MessageForm(TypedForm):
         ]
 
     def fail(self, error: Mapping[str, Any]) -> list[TypedEvent]:
-        return [("error", as_anthropic(error, 500))]
+        return [("error", as_anthropic(error))]
 
     def response(self, facts: Mapping[str, Any], text: str) -> dict[str, Any]:
         usage = facts.get("usage") or count_usage(0, 0)
@@ -227,7 +222,7 @@ class _MessageForm(TypedForm):
         }
 
 
-def as_anthropic(error: Mapping[str, Any], status: int) -> dict[str, Any]:
+def as_anthropic(error: Mapping[str, Any], status: int = 500) -> dict[str, Any]:
     """An error, of `ApiError.as_dict`, as Anthropic writes it."""
-    kind = ERROR_TYPES.get(status, "api_error")
+    kind = ERROR_TYPES.get(status, error["error"]["type"].replace("server_error", "api_error"))
     return {"type": "error", "error": {"type": kind, "message": error["error"]["message"]}}
