@@ -179,6 +179,24 @@ OPTIONS = dict.fromkeys(QueryOptions.__annotations__)
 _CHECKED = TypeAdapter(QueryOptions)
 
 
+MEANT = {"seed": (-1, None), "max_new_tokens": (-1, None), "top_k": (-1, 0), "top_p": (0, 1e-9)}
+"""Options -> a value by which clients say "any", "no limit", "all" or "the likeliest", and what it is here."""
+
+
+def read_clients_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that a client of OpenAI, llama.cpp or vLLM sends, as those of a query."""
+    read = {name: value for name, value in options.items() if value is not None}
+    for name, (sent, meant) in MEANT.items():
+        if type(read.get(name)) in (int, float) and read[name] == sent:
+            read[name] = meant
+    seed, stop = read.get("seed"), read.get("stop")
+    if type(seed) is int and -(1 << 63) <= seed < 0:
+        read["seed"] = seed % (1 << 64)
+    if isinstance(stop, str | list):
+        read["stop"] = [text for text in ([stop] if isinstance(stop, str) else stop) if text != ""]
+    return {name: value for name, value in read.items() if value is not None}
+
+
 def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that are given, filters, grammar and history as they travel. Raises SettingError and QueryError."""
     given = {name: value for name, value in options.items() if value is not None}

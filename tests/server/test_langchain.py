@@ -139,6 +139,15 @@ def test_messages_that_make_no_question_are_refused(
     assert str(refused.value) == sentence
 
 
+def test_numbers_and_parts_are_read_as_other_servers_read_them(tandem: Tandem) -> None:
+    """-1 is any seed and no limit; parts of a message are on lines of their own."""
+    parts = HumanMessage([{"type": "text", "text": "Which games"}, "does Mira like?"])
+    asked = ChatTandem(tandem=tandem, seed=-1, max_tokens=-1, stop=[""]).invoke([parts], top_k=-1, top_p=0)
+    seed = asked.response_metadata["tandem"]["seed"]
+    assert seed >= 0
+    assert asked.content == tandem.query("Which games\ndoes Mira like?", seed=seed).text
+
+
 def test_options_that_no_query_has_are_refused(chat: ChatTandem, tandem: Tandem) -> None:
     with pytest.raises(ConfigError, match="sead does not exist; the nearest is 'seed'"):
         ChatTandem(tandem=tandem, options={"sead": 5})

@@ -110,7 +110,7 @@ def test_events_of_a_message_make_it_up(http: httpx.Client, text: str) -> None:
         ({"messages": CALLED}, "messages[1] must be no call of a tool"),
         ({"messages": CALLED[:1] + CALLED[2:]}, "messages[1] must be no call of a tool"),
         ({"max_tokens": 0}, "max_tokens must be greater than or equal to 1 (got 0)"),
-        ({"stop_sequences": [""]}, "stop_sequences must have at least 1 character"),
+        ({"stop_sequences": [3]}, "stop_sequences must be a valid string"),
         ({"output_config": {"format": 3}}, "output_config.format must be"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -10,9 +11,9 @@ import httpx
 import pytest
 
 from tandem import Tandem
-from tandem.errors import QueryError
+from tandem.errors import Code, QueryError
 from tandem.events import TokenEvent
-from tandem.plugins.server.http import ServerLimits
+from tandem.plugins.server.http import SIGN, ServerLimits
 from tests.server.running import KEY, LONG, LONG_SEEDS, QUESTION, read_events, serving, wait_until
 from tests.token_events import committed
 
@@ -77,6 +78,54 @@ def test_typed_events(http: httpx.Client, tandem: Tandem) -> None:
     assert sources["device"][0]["title"]
     assert all(source["title"] is None and source["text"] is None for source in sources["cloud"])
     assert events[-1][1]["reason"] == "eos"
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        (CHAT, {"messages": [{"role": "user", "content": QUESTION}]}),
+        ("/v1/completions", {"prompt": QUESTION}),
+        ("/v1/responses", {"input": QUESTION}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": QUESTION}], "max_tokens": 9}),
+    ],
+)
+def test_a_stream_begins_before_its_answer(
+    http: httpx.Client, tandem: Tandem, monkeypatch: pytest.MonkeyPatch, path: str, asked: dict[str, Any]
+) -> None:
+    """And what goes wrong then is its last event; what goes wrong at once has a status, as ever."""
+    is_slow = True
+
+    async def fail(question: str, **_: Any) -> AsyncIterator[TokenEvent]:
+        await asyncio.sleep(1.0 if is_slow else 0.0)
+        raise QueryError("The context is too short.", code=Code.TOO_LONG)
+        yield
+
+    monkeypatch.setattr(tandem, "astream", fail)
+    monkeypatch.setattr("tandem.plugins.server.openai.HEAD_S", 0.05)
+    monkeypatch.setattr("tandem.plugins.server.http.SIGN_S", 0.2)
+    body = {"model": "tandem", "stream": True, **asked}
+    with http.stream("POST", path, json=body) as response:
+        text = "".join(response.iter_text())
+    assert response.status_code == 200
+    begin, signs, end = text.partition(SIGN.decode())
+    assert signs
+    assert begin.startswith(("data: ", "event: "))
+    last = end.strip().split("\n\n")[-1]
+    assert "The context is too short." in last
+    assert "invalid_request_error" in last or "context_length_exceeded" in last
+    is_slow = False
+    assert http.post(path, json=body).status_code == 400
+
+
+def test_numbers_are_read_as_clients_write_them(http: httpx.Client) -> None:
+    """JavaScript and YAML write whole ones with a point."""
+    numbers = '"max_tokens": 4.0, "seed": 42.0, "top_k": 4e1, "n": 1.0, "temperature": 0.5, "stop": ""'
+    body = json.dumps(chat())[:-1] + f", {numbers}}}"
+    answered = http.post(CHAT, content=body).json()
+    assert (answered["usage"]["completion_tokens"], answered["tandem"]["seed"]) == (4, 42)
+    meant = http.post(CHAT, json=chat(max_tokens=4, temperature=0.9, top_p=0, seed=-1)).json()
+    likeliest = http.post(CHAT, json=chat(max_tokens=4)).json()
+    assert meant["choices"][0]["message"] == likeliest["choices"][0]["message"]
 
 
 def test_typed_events_end_with_the_error(

@@ -25,7 +25,12 @@ PARTS = [{"type": "text", "text": "The code is 44"}, {"type": "text", "text": "1
 READ: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"temperature": 0.5, "top_p": 0.9, "min_p": 0.1}, {"temperature": 0.5, "top_p": 0.9, "min_p": 0.1}),
     ({"presence_penalty": 1, "frequency_penalty": -0.5}, {"presence_penalty": 1, "frequency_penalty": -0.5}),
-    ({"seed": 7, "stop": "x"}, {"seed": 7, "stop": "x"}),
+    ({"seed": 7, "stop": "x"}, {"seed": 7, "stop": ["x"]}),
+    ({"seed": -1, "max_tokens": -1, "top_k": -1, "top_p": 0}, {"top_k": 0, "top_p": 1e-9}),
+    ({"max_completion_tokens": -1.0, "top_p": 0.0}, {"top_p": 1e-9}),
+    ({"seed": -2}, {"seed": (1 << 64) - 2}),
+    ({"stop": ""}, {"stop": []}),
+    ({"stop_sequences": ["", "x"]}, {"stop": ["x"]}),
     ({"stop_sequences": ["x"]}, {"stop": ["x"]}),
     ({"max_tokens": 3}, {"max_new_tokens": 3}),
     ({"max_completion_tokens": 3, "max_tokens": 3}, {"max_new_tokens": 3}),

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from tandem.client.answers import Trimmer, describe, fingerprint, finish_reason, new_seed, require_answer
-from tandem.client.request import build_spec
+from tandem.client.request import build_spec, read_clients_options
 from tandem.client.tandem import Tandem
 from tandem.conversation import Conversation
 from tandem.errors import ConfigError, QueryError
@@ -60,7 +60,7 @@ class Answering(BaseModel):
         for name, remedy in NOT_OPTIONS.items():
             if name in options:
                 raise ConfigError(f"{name} is no option of a chat model; {remedy}.")
-        return options
+        return read_clients_options(options)
 
 
 def check_message(role: str | None, kind: str, parts: Iterable[str | None]) -> str:

@@ -18,7 +18,7 @@ from starlette.staticfiles import StaticFiles
 
 from tandem import __version__, plugins
 from tandem.client.answers import new_seed, to_plain
-from tandem.client.request import QueryOptions
+from tandem.client.request import QueryOptions, read_clients_options
 from tandem.client.tandem import Tandem
 from tandem.config.schema import Config, placement_of
 from tandem.corpora import TOYS, example_questions
@@ -76,8 +76,7 @@ async def stream_events(request: Request) -> EventStream:
         if name not in TANDEM_OPTIONS:
             problem = f"There is no option {name!r:.60}; {did_you_mean(name, TANDEM_OPTIONS)}"
             raise bad_request(problem, name, "unknown_parameter")
-    if options.get("seed") is None:
-        options["seed"] = new_seed()
+    options = {"seed": new_seed(), **read_clients_options(options)}
     query = service.start(question, options)
 
     async def encoded() -> AsyncIterator[bytes]:

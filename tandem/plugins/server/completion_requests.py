@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AliasChoices, AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from tandem.client.request import MAX_TOP_LOGPROBS, QueryOptions
+from tandem.client.request import MAX_TOP_LOGPROBS, QueryOptions, read_clients_options
 from tandem.conversation import Conversation
 from tandem.errors import QueryError
 from tandem.plugins.server.http import UNSUPPORTED, ApiError, bad_request, must_be, read_fields, unsupported
@@ -277,7 +277,7 @@ def _read_rest(
     written = (options.get("system_prompt"), *(turn.content for turn in options.get("history", ())), question)
     return CompletionRequest(
         question=question,
-        options=options,
+        options=read_clients_options(options),
         names=names,
         texts=tuple(filter(None, written)),
         may_think=names.get("grammar", "grammar") == "grammar",

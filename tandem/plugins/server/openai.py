@@ -203,8 +203,7 @@ async def complete(
     service = service_of(request)
     body = await read_object(request, service.limits.max_body_bytes)
     asked, form = read(body, service.system_prompt), form_of(body)
-    if asked.options.get("seed") is None:
-        asked.options["seed"] = answers.new_seed()
+    asked.options.setdefault("seed", answers.new_seed())
     try:
         async with AsyncExitStack() as stack:
             queries = []
