@@ -171,16 +171,12 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name:.40} is no number in JSON")
 
 
-MAX_WHOLE = 1 << 53
-"""Beyond it a float says nothing of the last digits."""
-
-
 def _read_number(text: str) -> float:
     """A number as any client writes it: 4.0 is a whole one."""
     number = float(text)
     if not isfinite(number):
         _refuse_constant(text)
-    return int(number) if number.is_integer() and abs(number) <= MAX_WHOLE else number
+    return int(number) if number.is_integer() and abs(number) < 1 << 53 else number
 
 
 MAX_NAMES, MAX_NAME, MAX_LOGGED = 20, 40, 200

@@ -56,8 +56,8 @@ MAX_INPUT_BYTES = 65_536
 class Piece(NamedTuple):
     """The additions of a piece of text to the thought and to the answer."""
 
-    thought: str
-    text: str
+    thought: str = ""
+    text: str = ""
 
 
 class AnswerReader:
@@ -94,9 +94,6 @@ class AnswerReader:
 def _overlap(text: str, marker: str) -> int:
     """Characters at the end of a text with which the marker begins."""
     return next((size for size in range(len(marker) - 1, 0, -1) if text.endswith(marker[:size])), 0)
-
-
-NOTHING = Piece("", "")
 
 
 def _check_length(text: str) -> str:
@@ -285,11 +282,11 @@ class Completion:
     async def _parts(self, number: int, query: RunningQuery) -> AsyncIterator[dict[str, Any]]:
         """One answer in chunks. Raises TandemError."""
         reader, events, text = AnswerReader(self._thinking), list[Event](), ""
-        yield self._chunk(number, NOTHING, is_first=True)
+        yield self._chunk(number, Piece(), is_first=True)
         async for event in query:
             if isinstance(event, ProvisionalEvent | RetractEvent):
                 name = "provisional" if isinstance(event, ProvisionalEvent) else "retract"
-                yield self._chunk(number, NOTHING, tandem={name: answers.to_plain(event)})
+                yield self._chunk(number, Piece(), tandem={name: answers.to_plain(event)})
                 continue
             if isinstance(event, TokenEvent):
                 logprobs = self._logprobs([event], len(text.lstrip()))
@@ -303,7 +300,7 @@ class Completion:
         if any(piece):
             yield self._chunk(number, piece)
         about = answers.describe(answer, reader.text)
-        yield self._chunk(number, NOTHING, answers.finish_reason(answer), tandem=about)
+        yield self._chunk(number, Piece(), answers.finish_reason(answer), tandem=about)
 
     def _collect(self, number: int, events: list[Event]) -> Answer:
         """Raises QueryError where it is incomplete."""

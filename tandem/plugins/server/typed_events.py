@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
@@ -48,8 +48,11 @@ def read_single(body: Mapping[str, Any], system_prompt: str) -> CompletionReques
     return read_chat({**body, "n": None, "stream_options": options}, system_prompt)
 
 
+Stage = Literal["begin", "grow", "end", "fail"]
+
+
 class TypedForm(Form, ABC):
-    """A form whose stream begins, grows by pieces of text, and ends. What a model thought is no part of it.
+    """A form whose stream begins, grows by pieces of text, and ends or fails. What a model thought is no part of it.
 
     facts: fields of the chunks so far, such as id and model, and at the end finish_reason, usage and tandem.
     """
@@ -59,20 +62,8 @@ class TypedForm(Form, ABC):
         """All of it."""
 
     @abstractmethod
-    def begin(self, facts: Mapping[str, Any]) -> list[TypedEvent]:
-        """The events before any text."""
-
-    @abstractmethod
-    def grow(self, piece: str) -> list[TypedEvent]:
-        """The events of a piece of text."""
-
-    @abstractmethod
-    def end(self, facts: Mapping[str, Any], text: str) -> list[TypedEvent]:
-        """The events after all text."""
-
-    @abstractmethod
-    def fail(self, error: Mapping[str, Any]) -> list[TypedEvent]:
-        """The events in the place of the end. error: of `ApiError.as_dict`."""
+    def typed(self, stage: Stage, facts: Mapping[str, Any], text: str) -> list[TypedEvent]:
+        """The events of a stage. facts: of a failure, `ApiError.as_dict`. text: the piece, or at the end all of it."""
 
     def encode(self, kind: str, fields: Mapping[str, Any]) -> bytes:
         """An event as it is sent."""
@@ -89,18 +80,18 @@ class TypedForm(Form, ABC):
         facts, text = dict[str, Any](), ""
         async for chunk in chunks:
             if "error" in chunk:
-                typed = self.fail(chunk)
+                typed = self.typed("fail", chunk, "")
             else:
                 is_first = not facts
                 facts |= {name: value for name, value in chunk.items() if value}
-                typed = self.begin(facts) if is_first else []
+                typed = self.typed("begin", facts, "") if is_first else []
                 for choice in chunk["choices"]:
                     facts["finish_reason"] = choice["finish_reason"]
                     if piece := choice["delta"].get("content"):
-                        typed += self.grow(piece)
+                        typed += self.typed("grow", facts, piece)
                         text += piece
                 if not chunk["choices"]:  # but the usage
-                    typed += self.end(facts, text)
+                    typed += self.typed("end", facts, text)
             for event in typed:
                 yield self.encode(*event)
 
@@ -116,8 +107,20 @@ class _ResponseForm(TypedForm):
         self._item = {"id": f"msg_{secrets.token_hex(12)}", "type": "message", "role": "assistant"}
         self._place = {"output_index": 0, "content_index": 0, "item_id": self._item["id"]}
 
-    def begin(self, facts: Mapping[str, Any]) -> list[TypedEvent]:
-        response = self.response(facts, "") | {"status": "in_progress", "output": []}
+    def typed(self, stage: Stage, facts: Mapping[str, Any], text: str) -> list[TypedEvent]:
+        if stage == "fail":
+            return [("error", {name: facts["error"][name] for name in ("code", "message", "param")})]
+        if stage == "grow":
+            return [("response.output_text.delta", self._place | {"delta": text})]
+        response = self.response(facts, text)
+        if stage == "end":
+            return [
+                ("response.output_text.done", self._place | {"text": text}),
+                ("response.content_part.done", self._place | {"part": _part(text)}),
+                ("response.output_item.done", {"output_index": 0, "item": response["output"][0]}),
+                (f"response.{response['status']}", {"response": response}),
+            ]
+        response |= {"status": "in_progress", "output": []}
         item = self._item | {"status": "in_progress", "content": []}
         return [
             ("response.created", {"response": response}),
@@ -125,21 +128,6 @@ class _ResponseForm(TypedForm):
             ("response.output_item.added", {"output_index": 0, "item": item}),
             ("response.content_part.added", self._place | {"part": _part("")}),
         ]
-
-    def grow(self, piece: str) -> list[TypedEvent]:
-        return [("response.output_text.delta", self._place | {"delta": piece})]
-
-    def end(self, facts: Mapping[str, Any], text: str) -> list[TypedEvent]:
-        response = self.response(facts, text)
-        return [
-            ("response.output_text.done", self._place | {"text": text}),
-            ("response.content_part.done", self._place | {"part": _part(text)}),
-            ("response.output_item.done", {"output_index": 0, "item": response["output"][0]}),
-            (f"response.{response['status']}", {"response": response}),
-        ]
-
-    def fail(self, error: Mapping[str, Any]) -> list[TypedEvent]:
-        return [("error", {name: error["error"][name] for name in ("code", "message", "param")})]
 
     def response(self, facts: Mapping[str, Any], text: str) -> dict[str, Any]:
         is_cut = facts.get("finish_reason") == "length"
@@ -182,30 +170,23 @@ def _part(text: str) -> dict[str, Any]:
 class _MessageForm(TypedForm):
     """One message of /v1/messages, with one block."""
 
-    def begin(self, facts: Mapping[str, Any]) -> list[TypedEvent]:
-        message = self.response(facts, "") | {
-            "content": [],
-            "stop_reason": None,
-        }  # its usage comes at the end
+    def typed(self, stage: Stage, facts: Mapping[str, Any], text: str) -> list[TypedEvent]:
+        if stage == "fail":
+            return [("error", as_anthropic(facts))]
+        if stage == "grow":
+            return [("content_block_delta", {"index": 0, "delta": {"type": "text_delta", "text": text}})]
+        message = self.response(facts, text)
+        if stage == "end":
+            delta = {name: message[name] for name in ("stop_reason", "stop_sequence")}
+            return [
+                ("content_block_stop", {"index": 0}),
+                ("message_delta", {"delta": delta, "usage": message["usage"], "tandem": message["tandem"]}),
+                ("message_stop", {}),
+            ]
         return [
-            ("message_start", {"message": message}),
+            ("message_start", {"message": message | {"content": [], "stop_reason": None}}),
             ("content_block_start", {"index": 0, "content_block": {"type": "text", "text": ""}}),
         ]
-
-    def grow(self, piece: str) -> list[TypedEvent]:
-        return [("content_block_delta", {"index": 0, "delta": {"type": "text_delta", "text": piece}})]
-
-    def end(self, facts: Mapping[str, Any], text: str) -> list[TypedEvent]:
-        message = self.response(facts, text)
-        delta = {"stop_reason": message["stop_reason"], "stop_sequence": message["stop_sequence"]}
-        return [
-            ("content_block_stop", {"index": 0}),
-            ("message_delta", {"delta": delta, "usage": message["usage"], "tandem": message["tandem"]}),
-            ("message_stop", {}),
-        ]
-
-    def fail(self, error: Mapping[str, Any]) -> list[TypedEvent]:
-        return [("error", as_anthropic(error))]
 
     def response(self, facts: Mapping[str, Any], text: str) -> dict[str, Any]:
         usage = facts.get("usage") or count_usage(0, 0)
