@@ -119,7 +119,7 @@ def test_models_and_embeddings(client: Any) -> None:
 
 
 UNSUPPORTED, INVALID = "unsupported_parameter", "invalid_value"
-NEVER = {"type": "object", "unevaluatedProperties": False, "if": {"required": ["a"]}}
+NEVER = {"type": "object", "required": ["a"], "properties": {"a": False}}
 COSTLY = {"type": "integer", "multipleOf": 19_999_999}
 MOON = {"only": "device", "num_documents": {"moon": 1}}
 RED = {"colour": "red"}

@@ -7,34 +7,32 @@ that is first said otherwise: what then may be written is right, though not alwa
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import permutations
 from typing import Any
 
 MAX_DISTINCT = 4
 """Values of which arrays without repetition are listed."""
-MAX_WORD = 64
-"""Characters of a text that is excluded."""
-_OF_SCHEMAS = ("properties", "patternProperties", "$defs", "definitions")
-_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
-_SINGLE = ("items", "additionalProperties", "unevaluatedProperties", "unevaluatedItems", "contains")
+_NAMED = {"properties", "patternProperties", "$defs", "definitions"}
+_DATA = {"const", "enum", "default", "examples"}
+"""Keywords that hold schemas by name, and those that hold values."""
 _EVALUATING = {"$ref", "allOf", "anyOf", "oneOf", "if", "dependentSchemas", "contains"}
 """Keywords that may know of properties and items, too."""
 
 
 def simplify(schema: Any, root: Any = None) -> Any:
     """The schema by keywords that llguidance knows, as far as they say it. root: where its references begin."""
+    if isinstance(schema, list):
+        return [simplify(each, root) for each in schema]
     if not isinstance(schema, dict):
         return schema
     root = schema if root is None else root
     known = dict(schema)
-    for name, value in schema.items():
-        if name in _OF_SCHEMAS and isinstance(value, dict):
-            known[name] = {key: simplify(each, root) for key, each in value.items()}
-        elif name in _LISTS and isinstance(value, list):
-            known[name] = [simplify(each, root) for each in value]
-        elif name in _SINGLE:
-            known[name] = simplify(value, root)
+    for name in known.keys() - _DATA:
+        if name in _NAMED and isinstance(known[name], dict):
+            known[name] = {key: simplify(each, root) for key, each in known[name].items()}
+        else:
+            known[name] = simplify(known[name], root)
     if not known.keys() & _EVALUATING:
         for name, same in (("unevaluatedProperties", "additionalProperties"), ("unevaluatedItems", "items")):
             if name in known:
@@ -44,7 +42,12 @@ def simplify(schema: Any, root: Any = None) -> Any:
         known["minItems"] = max(1, known.get("minItems", 1))
     elif known.get("uniqueItems") is True and known.get("type") == "array":
         known = _list_arrays(known, root) or known
-    return _with_patterns(known)
+    pattern = known.get("pattern")
+    parts = split_pattern(pattern) if isinstance(pattern, str) else [pattern]
+    if parts != [pattern]:
+        del known["pattern"]
+        known["allOf"] = [*known.get("allOf", []), *({"pattern": part} for part in parts)]
+    return known
 
 
 def _list_arrays(schema: Mapping[str, Any], root: Any) -> dict[str, Any] | None:
@@ -62,19 +65,6 @@ def _list_arrays(schema: Mapping[str, Any], root: Any) -> dict[str, Any] | None:
     return {"enum": [list(array) for size in sizes for array in permutations(values, size)]}
 
 
-def _with_patterns(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema, its pattern and what its text must not be as patterns without look-around."""
-    pattern, unlike = schema.get("pattern"), schema.get("not")
-    patterns = split_pattern(pattern) if isinstance(pattern, str) else []
-    if isinstance(unlike, dict) and schema.get("type") == "string":
-        words = [unlike["const"]] if "const" in unlike else unlike.get("enum", [])
-        patterns += [exclude(word, is_whole=True) for word in words if isinstance(word, str)]
-    if patterns == [pattern] or (pattern is None and not patterns):
-        return schema
-    others = {name: value for name, value in schema.items() if name != "pattern"}
-    return {**others, "allOf": [*schema.get("allOf", []), *({"pattern": each} for each in patterns)]}
-
-
 # ---- regular expressions ---------------------------------------------------------------------------------------
 
 _TOKEN = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|.", re.DOTALL)
@@ -82,7 +72,6 @@ _LOOK = re.compile(r"\(\?<?[=!]")
 _CLASS = r"(?:\[(?P<no>\^?)(?P<of>(?:\\.|[^\]\\])*)\]|(?P<one>[\w-]|\\[^BbZ1-9]))"
 _OF_ONE_CLASS = re.compile(rf"(?P<before>\^?|\.\*){_CLASS}(?P<after>(?:[*+]\$)?)")
 _BEHIND = re.compile(rf"\(\?<!{_CLASS}\)\$$")
-_WORDS = re.compile(r"\^?(?:\((?:\?:)?(?P<any>[\w |-]+)\)(?P<end>\$?)|(?P<bare>[\w -]+\$?(?:\|[\w -]+\$?)*))")
 
 
 def split_pattern(pattern: str) -> list[str]:
@@ -123,29 +112,16 @@ def _without_looks(expression: str) -> str:
     return kept
 
 
-def _complement(expression: str) -> Sequence[str]:
-    """Expressions that only texts match together that do not begin as this one says; none where they are not known."""
-    if found := _OF_ONE_CLASS.fullmatch(expression):
-        other = _other(found)
-        if found["before"] == ".*":
-            return [] if found["after"] else [f"^{other}*$"]
-        return [other if found["after"] else f"^(?:{other}.*)?$"]
-    if found := _WORDS.fullmatch(expression):
-        words = [f"{word}{found['end']}" for word in (found["any"] or "").split("|")]
-        words = (found["bare"] or "").split("|") if found["any"] is None else words
-        return [exclude(word.removesuffix("$"), is_whole=word.endswith("$")) for word in words]
-    return []
+def _complement(expression: str) -> list[str]:
+    """The expression of texts that do not begin as this one says; none where it is not known."""
+    found = _OF_ONE_CLASS.fullmatch(expression)
+    if found is None or (found["before"] == ".*" and found["after"]):
+        return []
+    if found["after"]:
+        return [_other(found)]
+    return [f"^{_other(found)}*$" if found["before"] == ".*" else f"^(?:{_other(found)}.*)?$"]
 
 
 def _other(found: re.Match[str]) -> str:
     """The class of all characters that are not of the class that was found."""
     return f"[{'' if found['no'] else '^'}{found['of'] or found['one']}]"
-
-
-def exclude(word: str, *, is_whole: bool) -> str:
-    """An expression of texts that do not begin with a word, or that are not this word."""
-    if len(word) > MAX_WORD:
-        return ""
-    ways = [rf"{re.escape(word[:end])}(?:[^{re.escape(word[end])}].*)?" for end in range(len(word))]
-    ways += [f"{re.escape(word)}.+"] if is_whole else []
-    return f"^(?:{'|'.join(ways)})$"
