@@ -179,7 +179,12 @@ OPTIONS = dict.fromkeys(QueryOptions.__annotations__)
 _CHECKED = TypeAdapter(QueryOptions)
 
 
-MEANT = {"seed": (-1, None), "max_new_tokens": (-1, None), "top_k": (-1, 0), "top_p": (0, 1e-9)}
+MEANT: Mapping[str, tuple[int, dict[str, Any]]] = {
+    "seed": (-1, {"seed": None}),
+    "max_new_tokens": (-1, {"max_new_tokens": None}),
+    "top_k": (-1, {"top_k": 0}),
+    "top_p": (0, {"top_p": None, "temperature": 0}),
+}
 """Options -> a value by which clients say "any", "no limit", "all" or "the likeliest", and what it is here."""
 
 
@@ -188,7 +193,7 @@ def read_clients_options(options: Mapping[str, Any]) -> dict[str, Any]:
     read = {name: value for name, value in options.items() if value is not None}
     for name, (sent, meant) in MEANT.items():
         if type(read.get(name)) in (int, float) and read[name] == sent:
-            read[name] = meant
+            read |= meant
     seed, stop = read.get("seed"), read.get("stop")
     if type(seed) is int and -(1 << 63) <= seed < 0:
         read["seed"] = seed % (1 << 64)

@@ -133,7 +133,7 @@ def schema_format(schema: Any) -> dict[str, Any]:
     ("options", "param", "code", "sentence"),
     [
         ({"model": "gpt-5"}, "model", "model_not_found", ""),
-        ({"top_p": 0}, "top_p", INVALID, "top_p must be greater than 0 (got 0"),
+        ({"top_p": -1}, "top_p", INVALID, "top_p must be greater than 0 (got -1"),
         ({"top_p": True}, "top_p", INVALID, "(got True)"),
         ({"presence_penalty": 3}, "presence_penalty", INVALID, "less than or equal to 2 (got 3"),
         ({"frequency_penalty": "x"}, "frequency_penalty", INVALID, "(got 'x')"),
@@ -144,7 +144,7 @@ def schema_format(schema: Any) -> dict[str, Any]:
         ({"stop": [1]}, "stop", INVALID, ""),
         ({"seed": True}, "seed", INVALID, ""),
         ({"seed": "x", "n": 2}, "seed", INVALID, ""),
-        ({"seed": -1}, "seed", INVALID, ""),
+        ({"seed": 1 << 64}, "seed", INVALID, ""),
         ({"response_format": schema_format(NEVER)}, "response_format", INVALID, ""),
         ({"response_format": schema_format(3)}, "response_format", INVALID, ""),
         ({"response_format": schema_format(COSTLY)}, "response_format", INVALID, ""),
@@ -170,8 +170,8 @@ def test_bad_requests_are_errors_that_call_the_option_as_the_request_does(
     error = openai.NotFoundError if code == "model_not_found" else openai.BadRequestError
     for is_stream in (False, True):
         request = {"model": "tandem", "messages": [say("user", QUESTION)], **options}
-        with pytest.raises(error) as raised:
-            client.chat.completions.create(**request, stream=is_stream)
+        with pytest.raises(openai.APIError if is_stream else error) as raised:
+            list(client.chat.completions.create(**request, stream=is_stream))
         assert (raised.value.param, raised.value.code) == (param, code)
         assert sentence in raised.value.message
         assert not sentence or param in raised.value.message
