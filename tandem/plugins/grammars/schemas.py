@@ -57,8 +57,7 @@ def _list_arrays(schema: Mapping[str, Any], root: Any) -> dict[str, Any] | None:
         items = root.get("$defs", {}).get(items["$ref"].removeprefix("#/$defs/"))
     if not isinstance(items, dict) or "prefixItems" in schema:
         return None
-    values = [False, True] if items.get("type") == "boolean" else items.get("enum", [])
-    values = [items["const"]] if "const" in items else values
+    values = items.get("enum", [False, True] if items.get("type") == "boolean" else [])
     if not 0 < len(values) <= MAX_DISTINCT:
         return None
     sizes = range(schema.get("minItems", 0), min(len(values), schema.get("maxItems", len(values))) + 1)

@@ -251,12 +251,13 @@ class EventStream(Response):
     async def _watch(self, send: Send) -> None:
         """Return when the client stalls, and until then give signs to one that hears nothing. One look now and then
         costs less than a timeout for every text."""
+        pause_s = min(self._send_timeout_s, SIGN_S) / LOOKS
         while True:
-            await asyncio.sleep(min(self._send_timeout_s, SIGN_S) / LOOKS)
+            await asyncio.sleep(pause_s)
             now_s, since_s = time.monotonic(), self._sending_since_s
             if since_s is not None and now_s - since_s > self._send_timeout_s:
                 return
-            if since_s is None and now_s - self._sent_s > SIGN_S:
+            if since_s is None and now_s - self._sent_s > SIGN_S - pause_s:
                 self._sent_s = now_s
                 await send({"type": "http.response.body", "body": SIGN, "more_body": True})
 

@@ -225,6 +225,14 @@ def test_a_failed_answer_shows_its_text_and_the_error_and_no_more(ask: Ask, text
     assert json.loads(ask("--json").out)["error"] == "The cloud was lost."
 
 
+def test_an_answer_that_fell_silent_says_so(ask: Ask) -> None:
+    sentence = "The answer ends after 5 tokens, since nothing came for 9 s."
+    shown = ask(events=[*TOKENS, done("length", sentence)])
+    assert shown.code == 0
+    assert shown.err.splitlines()[-1] == f"tandem: {sentence}"
+    assert json.loads(ask("--json").out)["notes"] == [sentence]
+
+
 MANY_SWITCHES: list[Event] = [
     *(token(step, " yes") for step in range(7)),
     *(PlacementEvent(step=step, aggregator=(Party.CLOUD, Party.DEVICE)[step % 2]) for step in range(1, 7)),
