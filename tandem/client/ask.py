@@ -183,7 +183,9 @@ class Asker:
         rest = list[Event]()
         with contextlib.suppress(TandemError, TimeoutError):
             async with asyncio.timeout(2 * RPC_GRACE_S):
-                rest = await self._sites[spec.home].events(spec.session, position, RPC_GRACE_S, True)
+                rest = await self._sites[spec.home].call(
+                    "draft_queue", "events", spec.session, position, RPC_GRACE_S, True
+                )
         if not rest or not isinstance(done := rest.pop(), DoneEvent):
             done = DoneEvent(reason="cancelled", statistics=SessionStatistics(num_tokens=num_tokens))
         if done.reason == "cancelled":
