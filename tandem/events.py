@@ -8,9 +8,10 @@ from html import escape
 from math import isnan, nan
 from typing import Any, Literal, TypeAlias, get_args
 
-from tandem.citations import Citation, Span, find_spans
+from tandem.citations import Citation, Span
 from tandem.errors import FAILED, Fault, QueryError
 from tandem.messages import Logprobs
+from tandem.support import UNSUPPORTED, Support, supported_spans
 from tandem.topology import PARTIES, SERVER, Party, in_words
 
 SHOWN_CHARS = 60
@@ -212,6 +213,7 @@ class DoneEvent:
     error: str | None = None  # one sentence where the reason is "failed", or the home fell silent
     fault: Fault | None = None  # what programs may know of it
     session: int = 0  # names the query at its parties
+    support: Support | None = None  # of the answer, by the passages of the home; None: nobody looked
 
     def check(self) -> None:
         """Raises QueryError where the query failed."""
@@ -260,6 +262,7 @@ class Answer:
     placements: tuple[PlacementEvent, ...] = ()  # the handovers
     session: int = 0  # names the query at its parties
     peer_events: tuple[PeerEvent, ...] = ()  # when a party was lost, and when it came back
+    support: Support | None = None  # whether the passages that it cites say it; None: nobody looked
 
     def __str__(self) -> str:
         return self.text
@@ -291,8 +294,9 @@ class Answer:
 
     @property
     def citations(self) -> list[Span]:
-        """The parts of the text that a document of the home party said, by its place in `own_sources`."""
-        return find_spans(self.tokens)
+        """The parts of the text that a document of the home party said, by its place in `own_sources`, but those with a
+        number, code or name that is not in its passage."""
+        return supported_spans(self.tokens, self.support.missing if self.support else ())
 
     @property
     def own_sources(self) -> tuple[Source, ...]:
@@ -348,6 +352,7 @@ def assemble(events: Sequence[Event], done: DoneEvent, seed: int) -> Answer:
         notes=(
             *(f"{event.party}: {note}" for event in retrieved for note in event.notes),
             *([done.error] if done.error and done.reason == "length" else []),
+            *([UNSUPPORTED] if done.support and done.support.is_supported is False else []),
         ),
         reason=done.reason,
         seed=seed,
@@ -356,6 +361,7 @@ def assemble(events: Sequence[Event], done: DoneEvent, seed: int) -> Answer:
         placements=tuple(event for event in events if isinstance(event, PlacementEvent)),
         session=done.session,
         peer_events=tuple(event for event in events if isinstance(event, PeerEvent)),
+        support=done.support,
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from tandem.citations import SENTENCE_END, Span, find_spans
+from tandem.citations import SENTENCE_END, Span
 from tandem.cli.output import (
     PlainText,
     StageLog,
@@ -23,6 +23,7 @@ from tandem.cli.output import (
     text_lines,
 )
 from tandem.client.answers import describe_citations
+from tandem.client.ask import find_support
 from tandem.events import (
     Answer,
     DoneEvent,
@@ -39,6 +40,7 @@ from tandem.events import (
     assemble,
     cited_tokens,
 )
+from tandem.support import UNSUPPORTED, supported_spans
 from tandem.topology import PARTIES, SERVER, Party
 
 if TYPE_CHECKING:
@@ -79,10 +81,10 @@ def _describe(source: Source) -> str:
 class CitedText(PlainText):
     """Writes an answer with its marks, each sentence once the next one has begun: then it is known who said it."""
 
-    def __init__(self, events: Sequence[Event]) -> None:
+    def __init__(self, events: Sequence[Event], question: str) -> None:
         """events: of the answer, to which others are added."""
         super().__init__()
-        self._events = events
+        self._events, self._question = events, question
         self._num_shown = 0  # characters of the answer
 
     def commit(self, step: int, text: str) -> None:
@@ -104,7 +106,9 @@ class CitedText(PlainText):
     def _show(self, whole: str, end: int) -> None:
         if end > self._num_shown:
             self.has_begun = True
-            emit(mark(whole, find_spans(cited_tokens(self._events)), self._num_shown, end), end="")
+            support = find_support(self._question, self._events)
+            spans = supported_spans(cited_tokens(self._events), support.missing if support else ())
+            emit(mark(whole, spans, self._num_shown, end), end="")
             self._num_shown = end
 
 
@@ -149,6 +153,7 @@ class Transcript:
             "sources": answer.sources,
             "notes": answer.notes,
             "citations": describe_citations(answer.citations, answer.sources),
+            "support": answer.support,
             "shares": answer.shares,
             "statistics": answer.statistics,
             "tokens": answer.tokens,
@@ -300,16 +305,17 @@ def follow(
     *,
     provisional: bool = False,
     is_silent: bool = False,
-    cite: bool = False,
+    cite: str = "",
 ) -> list[Event]:
     """All events of an answer, once each was printed as it came. Raises TandemError.
 
-    provisional: show drafts too, on a terminal. is_silent: print no text. cite: print it with marks.
+    provisional: show drafts too, on a terminal. is_silent: print no text. cite: the question, where its answer
+    is to have marks.
     """
     events = list[Event]()
     can_redraw = sys.stdout.isatty() and not open_console().is_dumb_terminal
     live = LiveText() if provisional and not is_silent and can_redraw else None
-    text = live or (CitedText(events) if cite and not is_silent else PlainText(is_silent=is_silent))
+    text = live or (CitedText(events, cite) if cite and not is_silent else PlainText(is_silent=is_silent))
     late_notes: list[str] = []  # those that come amid the text are printed after it
     try:
         for event in stream:
@@ -323,6 +329,8 @@ def follow(
                     live.retract(event.step)
                 case SourcesEvent() if text.has_begun:
                     late_notes += _notes(event)
+                case DoneEvent() if event.support and event.support.is_supported is False:
+                    late_notes.append(UNSUPPORTED)
                 case _:
                     lines = list(_lines(event))
                     if live and lines and not log.is_quiet:

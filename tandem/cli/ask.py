@@ -100,7 +100,9 @@ def ask(
     seed = new_seed() if query.seed is None else query.seed
     with place.open_to_ask(config, log) as tandem:
         stream = tandem.stream(question, seed=seed, show_drafts=provisional, **query.options())
-        events = follow(stream, log, provisional=provisional, is_silent=output.as_json, cite=cite)
+        events = follow(
+            stream, log, provisional=provisional, is_silent=output.as_json, cite=question if cite else ""
+        )
     return _print_rest(Transcript(question, seed, query.only, config.decoding, events), output, cite=cite)
 
 

@@ -81,6 +81,7 @@ def describe(answer: Answer, shown: str | None = None) -> dict[str, Any]:
             for cited in citations
             if first <= cited["start"]
         ],
+        "support": to_plain(answer.support),
         "shares": {party: round(share, 4) for party, share in answer.shares.items()},
         "degraded": answer.degraded_reason,
         "statistics": to_plain(answer.statistics),

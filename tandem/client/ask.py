@@ -14,7 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tandem.errors import CallError, Code, ConfigError, QueryError, TandemError
-from tandem.events import Answer, DoneEvent, Event, SessionStatistics, SourcesEvent, TokenEvent
+from tandem.events import (
+    Answer,
+    DoneEvent,
+    Event,
+    SessionStatistics,
+    SourcesEvent,
+    TokenEvent,
+    cited_tokens,
+)
+from tandem.support import Support, judge
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -63,7 +72,7 @@ class Asker:
                 f'only={str(spec.home)!r}, or let it write every token with mode="speculative" and max_proposal=0.',
                 option="only",
             )
-        is_done = False
+        is_done, so_far = False, list[Event]()
         try:
             spec = await self.fit(spec)
             await self._check_filter(spec)
@@ -75,6 +84,10 @@ class Asker:
             async with contextlib.aclosing(self._events(spec, limit_s, at_once)) as events:
                 async for event in events:
                     is_done = isinstance(event, DoneEvent)
+                    if isinstance(event, DoneEvent):
+                        support = find_support(spec.query, so_far)
+                        event = replace(event, support=support) if support else event
+                    so_far.append(event)
                     if notes and isinstance(event, SourcesEvent) and event.party == spec.home:
                         event = replace(event, notes=(*event.notes, *notes))
                     yield event
@@ -225,6 +238,12 @@ BatchProgress: TypeAlias = Callable[[int, int], object]
 """Called with the number of questions that are finished, and of all."""
 SESSIONS_PER_QUESTION = 2
 """A finished query may still be closing at the other party while the next one opens."""
+
+
+def find_support(question: str, events: Sequence[Event]) -> Support | None:
+    """Whether the passages of the home that an answer cites say it; None: nobody can tell here."""
+    sources = [source for event in events if isinstance(event, SourcesEvent) for source in event.sources]
+    return judge(question, cited_tokens(events), sources)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

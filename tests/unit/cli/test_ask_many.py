@@ -140,7 +140,7 @@ def test_json_has_places_in_the_text_and_no_marks(tandem: FakeTandem, run: Run) 
 
 def test_a_sentence_comes_as_soon_as_the_next_one_begins(capsys: pytest.CaptureFixture[str]) -> None:
     seen: list[Event] = []
-    text, shown = CitedText(seen), []
+    text, shown = CitedText(seen, QUESTION), []
     for event in events(is_late=True):
         seen.append(event)
         if isinstance(event, TokenEvent):

@@ -89,13 +89,17 @@ export class Turn {
   drawCitations() {
     const { tokens } = this.state;
     this.words = findWords(tokens);
-    const spans = findSpans(tokens, this.words);
+    const missing = this.state.done?.support?.missing ?? [];
+    const isRefuted = ({ words }) => words.some((word) => missing.some((fact) => textOfWord(tokens, word).includes(fact)));
+    const all = findSpans(tokens, this.words);
+    const spans = all.filter((span) => !isRefuted(span));
+    const refuted = new Set(all.filter(isRefuted).flatMap(({ words }) => words));
     const own = ownSources(this.state);
     const size = this.numbers.size;
     this.numbers = new Map([...new Set(spans.map(({ document }) => document))].map((place, at) => [place, at + 1]));
     const marks = spans.map(({ document, words }) => [lastShown(tokens, words.at(-1)), this.numbers.get(document)]);
     const names = this.words.flatMap((word) => {
-      const document = clearDocument(word);
+      const document = refuted.has(word) ? null : clearDocument(word);
       return document === null ? [] : word.steps.map((step) => [step, own[document]?.title ?? "a document"]);
     });
     this.strip.cite(new Map(marks), new Map(names));
@@ -174,10 +178,12 @@ function drawNotices(state) {
   }, text));
   const notes = state.sources.flatMap(({ party, notes: texts }) => texts.map((text) =>
     make("p", { class: "notice" }, `${party}: ${text}`)));
+  const unsupported = state.done?.support?.is_supported === false
+    ? [make("p", { class: "notice" }, "None of your documents says this.")] : [];
   const isSaid = lost.some((notice) => notice.textContent.endsWith(state.error));
   const error = state.error && !isSaid ? [make("p", { class: "notice error" }, state.error)] : [];
   const stopped = state.isStopped ? [make("p", { class: "notice" }, "You stopped this answer.")] : [];
-  return [...lost, ...notes, ...stopped, ...error];
+  return [...lost, ...notes, ...unsupported, ...stopped, ...error];
 }
 
 /** What the colours mean. */

@@ -1,0 +1,168 @@
+"""Whether the documents that an answer cites say it: checks of words, at home, where the passages are.
+
+A citation tells which row wrote a word, and a row writes inventions, too. So what can be looked up is looked up:
+numbers, codes and names of a cited part have to stand in its passage, or it loses its mark; and a cited passage has to
+speak of what was asked, or nothing supports the answer. `docs/explanation/citations.md` has the measurements.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from tandem.citations import SENTENCE_END, Span, find_spans
+
+if TYPE_CHECKING:
+    from tandem.events import Source, TokenEvent
+
+LEAST_COVERED = 0.5
+"""More than this share of what a question asks about stands in the passages that support its answer."""
+UNSUPPORTED = "None of your documents says this."
+SMALL_WORDS: Mapping[str, frozenset[str]] = {
+    language: frozenset(words.split())
+    for language, words in {
+        "en": """
+            the a an of in on at to for and or is are was were be been do does did what which who whom whose when
+            where why how much many our my your his her its their it he she they we you with from by as has have had
+            not no this that there will would can could should than then us me him them one two if into up out about
+            over under after before name called like love want need go goes get take give make keep kept eat come
+            find say tell know use see look put let work start begin end happen stand lie live hold held pay bring
+            leave left belong got taken given made came found said told knew used seen
+        """,
+        "de": """
+            der die das den dem des ein eine einen einem einer eines und oder ist sind war waren wird werden wurde
+            was welche welcher welches welchen wer wem wen wann wo wohin woher warum wie viel viele unser unsere
+            unserem mein meine dein ihr ihre sein seine es er sie wir ich du mit von vom zu zum zur im in am an auf
+            aus bei für nach vor über unter nicht kein keine hat haben hatte kann soll muss man heißt mag möchte
+            will braucht geht kommt gibt gehört steht liegt
+        """,
+        "fr": """
+            le la les un une des du de au aux et ou est sont était que quel quelle quels qui quand où pourquoi
+            comment combien notre nos mon ma mes ton son sa ses leur il elle nous vous ils avec par pour dans sur
+            pas ce cette a ont été
+        """,
+        "es": """
+            el la los las un una unos de del al y o es son era que qué cuál quién cuándo dónde por cómo cuánto
+            cuántos nuestro nuestra mi tu su sus él ella nosotros con para en sobre no este esta ha han
+        """,
+        "it": """
+            il lo la i gli le un uno una di del della dei al alla e o è sono era che cosa quale chi quando dove
+            perché come quanto quanti nostro nostra mio tuo suo con per in su non questo questa ha hanno
+        """,
+        "nl": """
+            de het een en of is zijn was waren wat welke wie wanneer waar waarom hoe veel onze ons mijn jouw haar
+            hun hij zij wij met van voor naar in op aan niet geen dit dat heeft hebben
+        """,
+    }.items()
+}
+"""Words of a language that a question is asked with, not about."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Support:
+    """What the home's own passages say for an answer."""
+
+    is_supported: bool | None
+    """None: question and passages are in different languages."""
+    missing: tuple[str, ...] = ()  # numbers, codes and names of cited parts that their passages do not have
+
+
+def supported_spans(tokens: Sequence[TokenEvent], missing: Sequence[str]) -> list[Span]:
+    """The cited parts of an answer, but those with a word that is missing in the passage."""
+    text = "".join(token.text for token in tokens).strip()
+    return [
+        span
+        for span in find_spans(tokens)
+        if not any(word in text[span.start : span.end] for word in missing)
+    ]
+
+
+def judge(question: str, tokens: Sequence[TokenEvent], sources: Sequence[Source]) -> Support | None:
+    """Compare an answer with the passages of the home that it cites; None where nobody can tell here, for others wrote
+    most of it or none is known."""
+    known = [token.citation for token in tokens if token.citation is not None]
+    passages = [f"{source.title} {source.text}" for source in sources if source.score is not None]
+    if not known or not passages or sum(each.others for each in known) > len(known) / 2:
+        return None
+    text = "".join(token.text for token in tokens).strip()
+    spans = [span for span in find_spans(tokens) if span.document < len(passages)]
+    cited = " ".join(passages[place] for place in dict.fromkeys(span.document for span in spans))
+    facts = find_facts(text)
+    missing = [
+        word for start, word in facts if _is_new(word, question, _passage(start, spans, passages, cited))
+    ]
+    marked = [
+        word for start, word in facts if word in missing and any(s.start <= start < s.end for s in spans)
+    ]
+    asked = [word for _, word in facts if _is_new(word, question, "")]
+    if not spans or (asked and len(missing) == len(asked)):
+        return Support(is_supported=False, missing=tuple(dict.fromkeys(marked)))
+    share = covered_share(question, cited)
+    return Support(
+        is_supported=None if share is None else share > LEAST_COVERED, missing=tuple(dict.fromkeys(marked))
+    )
+
+
+def _passage(start: int, spans: Sequence[Span], passages: Sequence[str], cited: str) -> str:
+    """The passage of the part that begins there, or all that are cited."""
+    return next((passages[span.document] for span in spans if span.start <= start < span.end), cited)
+
+
+def _is_new(word: str, *texts: str) -> bool:
+    """Whether none of some texts has all of a word's parts."""
+    from tandem.retrieval.words import parts_of
+
+    return not parts_of(word) <= parts_of(" ".join(texts))
+
+
+def find_facts(text: str) -> list[tuple[int, str]]:
+    """The numbers, codes and names of a text, each with its place: words with a digit, and those with a capital letter
+    that do not begin a sentence."""
+    begins = {0, *(match.end() for match in SENTENCE_END.finditer(text))}
+    words = [(match.start(), match[0]) for match in re.finditer(r"[^\W_](?:\S*[^\W_])?", text)]
+    return [
+        (start, word)
+        for start, word in words
+        if re.search(r"\d", word) or (word[0].isupper() and not _begins(start, text, begins))
+    ]
+
+
+def _begins(start: int, text: str, begins: set[int]) -> bool:
+    return any(
+        place in begins
+        for place in range(start, -1, -1)
+        if not text[place:start].strip("\"'(\u00ab\u201e\u201c\u2018[*- ")
+    )
+
+
+def covered_share(question: str, text: str) -> float | None:
+    """How much of what a question asks about stands in a text, by the beginnings of words, so that their endings may
+    differ; None where the two are in different languages."""
+    from tandem.retrieval.words import parts_of
+
+    language, other = find_language(question), find_language(text)
+    if language != other and None not in (language, other):
+        return None
+    small = parts_of(
+        " ".join(chain.from_iterable(SMALL_WORDS.values()) if language is None else SMALL_WORDS[language])
+    )
+    asked = {_beginning(word) for word in parts_of(question) if len(word) > 1 and word not in small}
+    there = parts_of(text)
+    found = [begin for begin in asked if any(word.startswith(begin) for word in there)]
+    return len(found) / len(asked) if asked else 1.0
+
+
+def find_language(text: str) -> str | None:
+    """The language of which a text has most small words; None where it has none, or as many of another one."""
+    words = re.findall(r"[^\W\d_]+", text.casefold())
+    counts = sorted(
+        ((sum(word in small for word in words), name) for name, small in SMALL_WORDS.items()), reverse=True
+    )
+    return counts[0][1] if counts[0][0] > counts[1][0] else None
+
+
+def _beginning(word: str) -> str:
+    return word[: max(3, len(word) - 2)] if len(word) > 4 else word

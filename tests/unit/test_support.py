@@ -1,0 +1,98 @@
+"""Whether the passages that an answer cites say it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tandem.citations import Citation
+from tandem.events import Answer, DoneEvent, SessionStatistics, Source, SourcesEvent, TokenEvent, assemble
+from tandem.support import UNSUPPORTED, covered_share, find_facts, find_language, judge
+from tandem.topology import Party
+
+SAFE = ("safe.md", "The code of the safe in the cellar is 63-05-91. Ask Mira Lund.")
+DOG = ("vet.md", "Biscuit was at the vet, Dr Amankwah, on Tuesday.")
+
+
+def tokens_of(text: str, *documents: float, others: float = 0.0) -> tuple[TokenEvent, ...]:
+    citation = Citation(documents=documents, others=others)
+    return tuple(
+        TokenEvent(
+            step=step,
+            token=step,
+            text=word,
+            device_accepted=True,
+            cloud_accepted=False,
+            aggregator=Party.DEVICE,
+            committed_s=0.0,
+            device_decode_s=0.0,
+            cloud_decode_s=0.0,
+            citation=citation,
+        )
+        for step, word in enumerate(f" {word}" for word in text.split())
+    )
+
+
+def answered(question: str, text: str, *documents: float, others: float = 0.0) -> Answer:
+    tokens = tokens_of(text, *documents, others=others)
+    sources = tuple(
+        Source(party=Party.DEVICE, id=title, title=title, text=passage, score=0.5)
+        for title, passage in (SAFE, DOG)
+    )
+    support = judge(question, tokens, sources)
+    retrieved = SourcesEvent(party=Party.DEVICE, sources=sources, retrieve_s=0.0, prefill_s=0.0)
+    done = DoneEvent(reason="eos", statistics=SessionStatistics(), support=support)
+    return assemble([retrieved, *tokens, done], done, 0)
+
+
+@pytest.mark.parametrize(
+    ("question", "text", "is_supported", "missing"),
+    [
+        ("What is the code of the safe?", "The code of the safe is 63-05-91.", True, ()),
+        ("What is the code of the safe?", "It is 63 05 91, says Mira Lund.", True, ()),
+        ("What is the code of the safe?", "The code is 63-05-99.", False, ("63-05-99",)),
+        ("Who knows the code of the safe?", "Ask Mira Lund or Per Dahl about the safe.", True, ("Per", "Dahl")),
+        ("What is the name of our dog?", "The code of the safe is 63-05-91.", False, ()),
+        ("What is the code of the safe in Vey?", "The code in Vey is 63-05-91.", True, ()),
+        ("Wie lautet der Code für den Safe und wo ist er?", "Der Code ist 63-05-91.", None, ()),
+    ],
+)  # fmt: skip
+def test_what_a_passage_says_and_what_it_does_not(
+    question: str, text: str, is_supported: bool | None, missing: tuple[str, ...]
+) -> None:
+    answer = answered(question, text, 0.9, 0.1)
+    assert answer.support is not None
+    assert (answer.support.is_supported, answer.support.missing) == (is_supported, missing)
+    assert bool(answer.citations) == (not missing), "a part with an invention has no mark"
+    assert (UNSUPPORTED in answer.notes) == (is_supported is False)
+
+
+def test_nobody_can_tell_where_others_wrote_it_or_nothing_is_known() -> None:
+    for documents, others in (((0.1, 0.1), 0.8), ((), 1.0)):
+        assert answered("What is the code?", "It is 1234.", *documents, others=others).support is None
+    assert judge("What is the code?", (), ()) is None
+
+
+def test_an_answer_that_no_document_wrote_is_not_supported() -> None:
+    answer = answered("What is the code of the safe?", "The code of the safe is secret.", 0.2, 0.2)
+    assert UNSUPPORTED in answer.notes
+
+
+def test_numbers_codes_and_names() -> None:
+    text = "Dr Berg (room 12b) met Ida. She paid 16.80 to AQ-55831-K! «Mira» slept; it was 3:00pm."
+    assert [word for _, word in find_facts(text)] == [
+        "Berg", "12b", "Ida", "16.80", "AQ-55831-K", "3:00pm"
+    ]  # fmt: skip
+    assert all(text[start:].startswith(word) for start, word in find_facts(text))
+
+
+def test_words_are_compared_by_their_beginnings_in_one_language() -> None:
+    assert covered_share("When does the market open?", "The market opens at eight.") == 1.0
+    assert (
+        covered_share("Wann öffnet der Markt?", "Der Markt wird um acht geöffnet, öffnete er früher?") == 1.0
+    )
+    assert covered_share("Who is it?", "The market opens at eight.") == 1.0, "nothing is asked about"
+    assert covered_share("When does the bakery open?", "The market opens at eight.") == 0.5
+    assert covered_share("Wann öffnet der Markt?", "The market opens at eight.") is None
+    assert [find_language(text) for text in ("What is the code?", "Wo ist der Hund?", "4417", "日本語")] == [
+        "en", "de", None, None
+    ]  # fmt: skip
