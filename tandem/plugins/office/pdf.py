@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
+from tandem.plugins.office.marks import BOXES, DOWN, LEVEL, UP, write_shifted
 from tandem.retrieval.documents import Document, with_metadata
 from tandem.retrieval.readers import ENCRYPTED, LIGATURES, Unreadable, brief, listed, parsing
 
 if TYPE_CHECKING:
     from pypdf import PageObject, PdfReader
+    from pypdf.generic import DictionaryObject
 
 
 OCR = "`ocrmypdf FILE FILE`"
@@ -22,6 +24,16 @@ _BROKEN = re.compile(r"([^\W\d_]*[^\W\d_A-Z])-\n([^\W\d_A-Z][^\W\d_]*)")
 _SOFT_BREAK = re.compile("\u00ad\n?")
 MAX_NAMED = 10
 """Pages without text that a sentence names."""
+_SHOWN = (b"Tj", b"TJ", b"'", b'"')
+"""Operators that show text."""
+_SMALL = 0.9
+"""Raised text is at most so large, as a share of the text before it, unless the file says that it is raised."""
+_RAISED, _LOWERED = (0.1, 0.8), (-0.5, -0.05)
+"""So much it is higher or lower."""
+_MARK_SIZE = 0.001
+"""The size of marks among the text, so that they take no room between its words."""
+_PUSHBUTTON, _RADIO = 1 << 16, 1 << 15
+"""Flags of buttons."""
 
 
 def read_pdf(file: BinaryIO, source: str, problems: list[str]) -> Iterator[Document]:
@@ -35,7 +47,7 @@ def read_pdf(file: BinaryIO, source: str, problems: list[str]) -> Iterator[Docum
     for number in range(1, num_pages + 1):
         try:
             page = reader.pages[number - 1]
-            text = "\n".join([_whole_words(page.extract_text()), *_filled_in(page)]).strip("\n")
+            text = "\n".join([_whole_words(_text(page)), *filter(None, _filled_in(page))]).strip("\n")
             if not text.strip() and _has_image(page):
                 scanned.append(number)
         except MemoryError:
@@ -80,6 +92,77 @@ def _title(reader: PdfReader) -> dict[str, object]:
     return {}
 
 
+def _text(page: PageObject) -> str:
+    """A page's text, with what is raised or lowered written as such."""
+    from pypdf.generic import ContentStream, NameObject
+
+    stream = ContentStream(page["/Contents"].get_object() if "/Contents" in page else None, page.pdf, "bytes")
+    if not any(operator in stream.get_data() for operator in _SHOWN):
+        return page.extract_text()  # takes no time over drawings
+    with suppress(ArithmeticError, AttributeError, IndexError, TypeError, ValueError):  # of bad operands
+        stream.operations = list(_marked(stream.operations))
+        page[NameObject("/Contents")] = stream
+    return write_shifted(page.extract_text(visitor_text=lambda *_: None) + LEVEL)  # the visitor: as they are
+
+
+def _marked(operations: Iterable[tuple[Any, bytes]]) -> Iterator[tuple[Any, bytes]]:
+    """The operations of a page, and marks before text that is higher or lower than the text of its line."""
+    from pypdf import Transformation
+    from pypdf.generic import TextStringObject
+
+    place, line = Transformation(), Transformation()
+    font: list[Any] = []
+    leading, rise = 0.0, 0.0
+    saved: list[tuple[Any, ...]] = []
+    base, shift = (0.0, 0.0), LEVEL
+    for operands, operator in operations:
+        match operator, operands:
+            case b"q", _:
+                saved.append((place, font, leading, rise))
+            case b"Q", _ if saved:
+                place, font, leading, rise = saved.pop()
+            case b"cm", [_, _, _, _, _, _]:
+                place = Transformation(operands).transform(place)
+            case b"BT", _:
+                line = Transformation()
+            case b"Tm", [_, _, _, _, _, _]:
+                line = Transformation(operands)
+            case ((b"Td" | b"TD"), [x, y]):
+                line = Transformation((1, 0, 0, 1, x, y)).transform(line)
+                leading = -y if operator == b"TD" else leading
+            case b"TL", [leading]:
+                pass
+            case ((b"T*" | b"'" | b'"'), _):
+                line = Transformation((1, 0, 0, 1, 0, -leading)).transform(line)
+            case b"Tf", [_, _]:
+                font = operands
+            case b"Ts", [rise]:
+                pass
+        if operator in _SHOWN and font:
+            ctm = line.transform(place).ctm
+            height, size = ctm[5] + rise * ctm[3], font[1] * ctm[3]
+            before, shift = shift, _shift(height, size, base, bool(rise))
+            if shift == LEVEL:
+                base = (height, size)
+            if shift != before:
+                marks = (LEVEL if before != LEVEL else "") + (shift if shift != LEVEL else "")
+                yield [font[0], _MARK_SIZE], b"Tf"
+                yield [TextStringObject(marks)], b"Tj"
+                yield font, b"Tf"
+        yield operands, operator
+
+
+def _shift(height: float, size: float, base: tuple[float, float], is_risen: bool) -> str:
+    """The mark of text at a height, after text of which the same is known: its height and size."""
+    higher = (height - base[0]) / base[1] if base[1] else 0.0
+    if is_risen or 0 < size / (base[1] or 1.0) <= _SMALL:
+        if _RAISED[0] < higher < _RAISED[1]:
+            return UP
+        if _LOWERED[0] < higher < _LOWERED[1]:
+            return DOWN
+    return LEVEL
+
+
 def _whole_words(text: str) -> str:
     """A page's text, its words put together where a line ended within, and ligatures taken apart.
 
@@ -97,8 +180,8 @@ def _has_image(page: PageObject) -> bool:
 
 
 def _filled_in(page: PageObject) -> Iterator[str]:
-    """The text that a viewer shows on a page besides its own: values of form fields, behind their names, and notes
-    typed on it."""
+    """The text that a viewer shows on a page besides its own: notes typed on it, and form fields by their names, with
+    their values and ticks."""
     for reference in page.annotations or ():
         annotation = reference.get_object()
         kind = annotation.get("/Subtype")
@@ -107,7 +190,22 @@ def _filled_in(page: PageObject) -> Iterator[str]:
         elif kind == "/Widget":
             field = annotation if "/T" in annotation else annotation.get("/Parent", annotation).get_object()
             value = annotation.get("/V", field.get("/V"))
-            if annotation.get("/FT", field.get("/FT")) not in ("/Tx", "/Ch") or value is None:
-                continue
-            values = value if isinstance(value, list) else [value]
-            yield f"{field.get('/TU', field.get('/T', ''))}: {', '.join(map(str, values))}"
+            name = field.get("/TU", field.get("/T", ""))
+            kind = annotation.get("/FT", field.get("/FT"))
+            if kind == "/Btn":
+                yield _button(annotation, name, annotation.get("/Ff", field.get("/Ff", 0)), value)
+            elif kind in ("/Tx", "/Ch") and value is not None:
+                values = value if isinstance(value, list) else [value]
+                yield f"{name}: {', '.join(map(str, values))}"
+
+
+def _button(annotation: DictionaryObject, name: str, flags: int, value: object) -> str:
+    """A box or one of several choices, ticked or not; "" for a button that is pressed."""
+    if flags & _PUSHBUTTON:
+        return ""
+    looks = annotation.get("/AP", {}).get("/N", {})
+    on = next((look for look in looks if look != "/Off"), "")
+    state = annotation.get("/AS", value)
+    is_ticked = state not in (None, "/Off") and (not on or state == on)
+    choice = f": {on[1:]}" if flags & _RADIO else ""
+    return f"{BOXES[is_ticked]}{name}{choice}"

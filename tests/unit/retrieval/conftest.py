@@ -48,17 +48,21 @@ class WordEmbedder:
 
 def pdf_bytes(*pages: str) -> bytes:
     """A minimal pdf whose pages show one line of text each (an empty string: a page without text)."""
-    kids = " ".join(f"{4 + 2 * n} 0 R" for n in range(len(pages)))
+    return pdf_of(*(f"BT /F1 12 Tf 72 700 Td ({text}) Tj ET" if text else "" for text in pages))
+
+
+def pdf_of(*streams: str, fields: Sequence[str] = ()) -> bytes:
+    """A minimal pdf of pages with these contents; fields: annotations of each."""
+    kids = " ".join(f"{4 + 2 * n} 0 R" for n in range(len(streams)))
     objects = [
         "<< /Type /Catalog /Pages 2 0 R >>",
-        f"<< /Type /Pages /Kids [{kids}] /Count {len(pages)} >>",
+        f"<< /Type /Pages /Kids [{kids}] /Count {len(streams)} >>",
         "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
     ]
-    for n, text in enumerate(pages):
-        stream = f"BT /F1 12 Tf 72 700 Td ({text}) Tj ET" if text else ""
+    for n, stream in enumerate(streams):
         objects.append(
             f"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents {5 + 2 * n} 0 R"
-            " /Resources << /Font << /F1 3 0 R >> >> >>"
+            f" /Resources << /Font << /F1 3 0 R >> >> /Annots [{' '.join(fields)}] >>"
         )
         objects.append(f"<< /Length {len(stream)} >>\nstream\n{stream}\nendstream")
     body, places = "%PDF-1.4\n", []

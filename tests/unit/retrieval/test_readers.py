@@ -75,7 +75,7 @@ def test_no_text(tmp_path: Path, name: str, data: str) -> None:
         ("<table><tr><td><h2>News</h2><p>a</p><p>b</p></table>", "## News\na\nb"),
         ("<ol start=3><li>c<ul><li>d</ul><li>e</ol><menu><li>f</menu>", "3. c\n- d\n4. e\n- f"),
         ("<h1>A<br>B</h1><h2></h2>x<h6>y</h6>", "# A B\nx\n###### y"),
-        ("<select><option>Tea<option>Milk</select><p>more", "Tea\nMilk\nmore"),
+        ("<select><option>Tea<option>Milk</select><p>more", "☒ Tea\n☐ Milk\nmore"),
         ("<details><summary>Why?</summary>Because.</details>", "Why?\nBecause."),
         ("a<button>Save</button><button>Stop</button>", "a Save Stop"),
         ("Name <input value='Ida'><input type=password value='key'><input type=hidden value='no'>", "Name Ida"),
