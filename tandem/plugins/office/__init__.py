@@ -16,15 +16,15 @@ KINDS = (
         (".pdf",),
         "tandem.plugins.office.pdf:read_pdf",
         "a page that has text",
-        "the page, and what is filled into its form",
+        "the page, and what is filled into its form or ticked",
         "page, counted from 1; title, as the file says",
         has_headings=False,
     ),
     FileKind(
         (".docx",),
-        "tandem.plugins.office.documents:read_docx",
+        "tandem.plugins.office.docx:read_docx",
         "the file",
-        "headers, text, notes, comments, footers; cells apart by tabs",
+        "headers, text, footers, notes, comments; cells apart by tabs",
         needs="markitdown",
     ),
     FileKind(
@@ -61,7 +61,7 @@ KINDS = (
         (".eml",),
         "tandem.plugins.office.containers:read_eml",
         "the message; each attachment by its own kind",
-        "subject, from, to, date and the body, plain if there is a plain one",
+        "subject, from, to, date and the body, plain unless that is a stub",
         "subject, from, to, cc, date, as they are written",
     ),
     FileKind(

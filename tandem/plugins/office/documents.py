@@ -14,57 +14,25 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import unquote
 from xml.etree import ElementTree
-from zipfile import ZipFile
 
-from tandem.plugins.office.html import parse_html
+from tandem.plugins.office.html import decode_html, parse_html
+from tandem.plugins.office.marks import DOWN, LEVEL, UP, write_shifted
+from tandem.plugins.office.xml import attribute, tag, xml
 from tandem.retrieval.documents import Document, with_metadata
 from tandem.retrieval.readers import ENCRYPTED, Unreadable, as_table, unzipped
 
 if TYPE_CHECKING:
     from openpyxl.cell.cell import Cell
 
-_STYLES = "comment-reference => sup\np[style-name='Title'] => h1:fresh"
-"""Of a docx: its comments are listed at its end, its title is a heading."""
-_BACK_LINK = re.compile(r'<a href="#(?:footnote|endnote|comment)-ref-[^"]*">↑</a>')
 _SLIDE = re.compile(r"<!-- Slide number: (\d+) -->\n?")
 _PICTURE = re.compile(r"!\[([^\]]*)\]\([^)]*\)")
 _NO_PICTURE = re.compile(r"(?:Picture|Image|Grafik|Bild|Content Placeholder)? ?\d*", re.IGNORECASE)
 """Names of pictures that nobody gave."""
 _RULE = re.compile(r"\|(?: ?:?-+:? ?\|)+")
-_ENTITY = re.compile(rb"<!ENTITY", re.IGNORECASE)
 MAX_REPEATED = 1000
 """So often a cell of a sheet may say that it is repeated."""
-
-
-def read_docx(file: BinaryIO, source: str, problems: list[str]) -> Iterator[Document]:
-    """A docx file: one document; headers come first, notes, comments and footers last."""
-    with unzipped(file, "docx") as archive:
-        import mammoth
-        from markitdown.converter_utils.docx.pre_process import pre_process_docx
-
-        def no_image(image: Any) -> dict[str, str]:
-            return {}
-
-        body = mammoth.convert_to_html(
-            pre_process_docx(file), style_map=_STYLES, convert_image=mammoth.images.img_element(no_image)
-        ).value
-        texts = [
-            *_margins(archive, "header"),
-            parse_html(_BACK_LINK.sub("", body))[0],
-            *_margins(archive, "footer"),
-        ]
-    yield _whole(texts, source)
-
-
-def _margins(archive: ZipFile, kind: str) -> list[str]:
-    """What is written above or below the pages of a docx, each text once."""
-    parts = sorted(name for name in archive.namelist() if re.fullmatch(rf"word/{kind}\d*\.xml", name))
-    texts: dict[str, None] = {}
-    for part in parts:
-        paragraphs = [node for node in _xml(archive, part).iter() if _tag(node) == "p"]
-        lines = ["".join((_tag(node) == "t" and node.text) or "" for node in p.iter()) for p in paragraphs]
-        texts.setdefault("\n".join(line for line in lines if line.strip()))
-    return list(texts)
+MAX_STYLES = 20
+"""Styles that are based on each other."""
 
 
 def read_pptx(file: BinaryIO, source: str, problems: list[str]) -> Iterator[Document]:
@@ -74,12 +42,36 @@ def read_pptx(file: BinaryIO, source: str, problems: list[str]) -> Iterator[Docu
         from markitdown.converters import PptxConverter
 
         plain = {"escape_asterisks": False, "escape_underscores": False, "escape_misc": False}
-        text = PptxConverter().convert(file, StreamInfo(extension=".pptx"), **plain).markdown
-    _, *slides = _SLIDE.split(text)
+        marked = _with_shifted_runs(file)
+        text = PptxConverter().convert(marked, StreamInfo(extension=".pptx"), **plain).markdown
+    _, *slides = _SLIDE.split(write_shifted(text))
     for number, slide in zip(slides[::2], slides[1::2], strict=True):
         lines = [_slide_line(line) for line in slide.replace("\v", "\n").splitlines()]
         text = re.sub(r"\n{3,}", "\n\n", "\n".join(line for line in lines if line is not None)).strip()
         yield with_metadata(text, {}, source=source, page=int(number))
+
+
+def _with_shifted_runs(file: BinaryIO) -> BinaryIO:
+    """The same slides with marks around what is raised or lowered."""
+    import pptx
+
+    deck = pptx.Presentation(file)
+    num_shifted = 0
+    for slide in deck.slides:
+        for part in [slide, slide.notes_slide] if slide.has_notes_slide else [slide]:
+            for node in part.element.iter("{*}t"):
+                properties = node.getparent().find("{*}rPr")
+                baseline = "" if properties is None else properties.get("baseline", "")
+                if node.text and baseline.rstrip("%").strip("-0."):
+                    node.text = (DOWN if baseline[0] == "-" else UP) + node.text + LEVEL
+                    num_shifted += 1
+    file.seek(0)
+    if num_shifted == 0:
+        return file
+    marked = BytesIO()
+    deck.save(marked)
+    marked.seek(0)
+    return marked
 
 
 def _slide_line(line: str) -> str | None:
@@ -163,29 +155,53 @@ def read_odf(file: BinaryIO, source: str, problems: list[str]) -> Iterator[Docum
     with unzipped(file, "OpenDocument") as archive:
         if b"encryption-data" in archive.read("META-INF/manifest.xml"):
             raise Unreadable(ENCRYPTED)
-        body = next(node for node in _xml(archive, "content.xml") if _tag(node) == "body")[0]
-        margins = [node for node in _xml(archive, "styles.xml").iter() if _tag(node) in ("header", "footer")]
-    if _tag(body) == "text":
-        texts = dict.fromkeys("\n".join(_blocks(node)) for node in margins if _tag(node) == "header")
+        content, styles = xml(archive, "content.xml"), xml(archive, "styles.xml")
+        _mark_shifted(content, styles)
+        body = next(node for node in content if tag(node) == "body")[0]
+        margins = [node for node in styles.iter() if tag(node) in ("header", "footer")]
+    if tag(body) == "text":
+        texts = dict.fromkeys("\n".join(_blocks(node)) for node in margins if tag(node) == "header")
         texts |= {"\n\n".join(_blocks(body)): None}
-        texts |= dict.fromkeys("\n".join(_blocks(node)) for node in margins if _tag(node) == "footer")
-        yield _whole(texts, source)
+        texts |= dict.fromkeys("\n".join(_blocks(node)) for node in margins if tag(node) == "footer")
+        yield _whole(map(write_shifted, texts), source)
         return
-    parts = [node for node in body if _tag(node) in ("table", "page")]
+    parts = [node for node in body if tag(node) in ("table", "page")]
     for number, part in enumerate(parts, start=1):
-        is_sheet, name = _tag(part) == "table", _attribute(part, "name")
-        text = as_table(_rows(part)) if is_sheet else "\n".join(_blocks(part))
+        is_sheet, name = tag(part) == "table", attribute(part, "name")
+        text = write_shifted(as_table(_rows(part)) if is_sheet else "\n".join(_blocks(part)))
         if text.strip():
             own = {"sheet": name} if is_sheet else {"page": number}
             yield with_metadata(f"# {name}\n{text}" if is_sheet else text, {}, source=source, **own)
 
 
+def _mark_shifted(*roots: ElementTree.Element) -> None:
+    """Puts marks around what is raised or lowered by its style."""
+    nodes = [node for root in roots for node in root.iter()]
+    styles = {attribute(node, "name"): node for node in nodes if tag(node) == "style"}
+    for node in nodes:
+        if tag(node) == "span" and (mark := _shift(styles, attribute(node, "style-name"))):
+            node.text, node.tail = mark + (node.text or ""), LEVEL + (node.tail or "")
+
+
+def _shift(styles: dict[str, ElementTree.Element], name: str) -> str:
+    """The mark of text of a style, by itself or by the styles on which it is based."""
+    for _ in range(MAX_STYLES):
+        if (style := styles.get(name)) is None:
+            break
+        for properties in style:
+            if position := attribute(properties, "text-position").partition(" ")[0]:
+                is_low = position.startswith(("sub", "-"))
+                return "" if not position.strip("-0%") else DOWN if is_low else UP
+        name = attribute(style, "parent-style-name")
+    return ""
+
+
 def _blocks(node: ElementTree.Element) -> Iterator[str]:
     """The paragraphs, headings, items and tables within an element, each as a text."""
     for child in node:
-        match _tag(child):
+        match tag(child):
             case "h":
-                level = _attribute(child, "outline-level")
+                level = attribute(child, "outline-level")
                 yield f"{'#' * min(int(level or 1), 6)} {_inline(child)}"
             case "p":
                 if _inline(child).strip():
@@ -205,9 +221,9 @@ def _blocks(node: ElementTree.Element) -> Iterator[str]:
 
 def _blocks_within(paragraph: ElementTree.Element) -> Iterator[str]:
     for child in paragraph:
-        if _tag(child) in ("frame", "custom-shape", "g"):
+        if tag(child) in ("frame", "custom-shape", "g"):
             yield from _blocks(child)
-        elif _tag(child) in ("span", "a"):
+        elif tag(child) in ("span", "a"):
             yield from _blocks_within(child)
 
 
@@ -215,9 +231,9 @@ def _inline(node: ElementTree.Element) -> str:
     """The text of a paragraph; its notes and comments in brackets where they are called."""
     text = node.text or ""
     for child in node:
-        match _tag(child):
+        match tag(child):
             case "s":
-                text += " " * min(int(_attribute(child, "c") or 1), MAX_REPEATED)
+                text += " " * min(int(attribute(child, "c") or 1), MAX_REPEATED)
             case "tab" | "line-break":
                 text += " "
             case "note" | "annotation":
@@ -232,17 +248,17 @@ def _inline(node: ElementTree.Element) -> str:
 
 def _rows(table: ElementTree.Element) -> Iterator[list[str]]:
     for child in table:
-        if _tag(child) in ("table-rows", "table-header-rows", "table-row-group"):
+        if tag(child) in ("table-rows", "table-header-rows", "table-row-group"):
             yield from _rows(child)
-        elif _tag(child) == "table-row":
+        elif tag(child) == "table-row":
             yield [text for cell in child for text in _cell(cell)]
 
 
 def _cell(cell: ElementTree.Element) -> list[str]:
-    if _tag(cell) not in ("table-cell", "covered-table-cell"):
+    if tag(cell) not in ("table-cell", "covered-table-cell"):
         return []
     text = " ".join(_blocks(cell))
-    return [text] * min(int(_attribute(cell, "number-columns-repeated") or 1), MAX_REPEATED)
+    return [text] * min(int(attribute(cell, "number-columns-repeated") or 1), MAX_REPEATED)
 
 
 # ---- EPUB ----------------------------------------------------------------------------------------------------
@@ -252,22 +268,20 @@ def read_epub(file: BinaryIO, source: str, problems: list[str]) -> Iterator[Docu
     """An epub file: one document a chapter that has text, in the order of the book."""
     with unzipped(file, "epub") as archive:
         names = set(archive.namelist())
-        root = next(
-            node for node in _xml(archive, "META-INF/container.xml").iter() if _tag(node) == "rootfile"
-        )
+        root = next(node for node in xml(archive, "META-INF/container.xml").iter() if tag(node) == "rootfile")
         path = root.attrib["full-path"]
-        package = list(_xml(archive, path).iter())
+        package = list(xml(archive, path).iter())
         metadata: dict[str, Any] = {
-            name: [text for node in package if _tag(node) == tag and (text := (node.text or "").strip())]
-            for name, tag in (("title", "title"), ("authors", "creator"))
+            name: [text for node in package if tag(node) == element and (text := (node.text or "").strip())]
+            for name, element in (("title", "title"), ("authors", "creator"))
         }
         metadata = {
             name: values[0] if name == "title" else values for name, values in metadata.items() if values
         }
         items = {
-            node.attrib.get("id"): node.attrib.get("href", "") for node in package if _tag(node) == "item"
+            node.attrib.get("id"): node.attrib.get("href", "") for node in package if tag(node) == "item"
         }
-        spine = [items.get(node.attrib.get("idref"), "") for node in package if _tag(node) == "itemref"]
+        spine = [items.get(node.attrib.get("idref"), "") for node in package if tag(node) == "itemref"]
         chapters = [
             posixpath.normpath(posixpath.join(posixpath.dirname(path), unquote(href))) for href in spine
         ]
@@ -275,27 +289,8 @@ def read_epub(file: BinaryIO, source: str, problems: list[str]) -> Iterator[Docu
         for number, chapter in enumerate((name for name in chapters if name in names), start=1):
             if chapter.encode() in locks:
                 raise Unreadable("it is encrypted by its seller; index another copy")
-            text, _ = parse_html(archive.read(chapter).decode("utf-8-sig", "replace"))
+            text, _ = parse_html(decode_html(archive.read(chapter), source, problems))
             yield with_metadata(text, metadata, source=source, chapter=number)
-
-
-# ---- XML -----------------------------------------------------------------------------------------------------
-
-
-def _xml(archive: ZipFile, name: str) -> ElementTree.Element:
-    """The root of a part, which may not declare entities: they can grow without bound, and lead out of the file."""
-    data = archive.read(name)
-    if _ENTITY.search(data.replace(b"\0", b"")):
-        raise Unreadable("it declares XML entities, as no program for offices does; save it again")
-    return ElementTree.parse(BytesIO(data)).getroot()
-
-
-def _tag(node: ElementTree.Element) -> str:
-    return node.tag.rpartition("}")[2]
-
-
-def _attribute(node: ElementTree.Element, name: str) -> str:
-    return next((value for key, value in node.attrib.items() if key.rpartition("}")[2] == name), "")
 
 
 def _whole(texts: Iterable[str], source: str) -> Document:

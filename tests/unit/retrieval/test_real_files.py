@@ -243,8 +243,8 @@ FILES = [
         "minutes.docx",
         lambda: make.docx_bytes(minutes),
         [
-            "Verein Nordlicht e. V.\n\n# Minutes\n# Money\nThe fee_2024 is 5 * 3 €, not [4].\nHall\tSeats\tRent\n"
-            "North\t40\t120 €\nSouth wing\t\t90 €\n## To do\n1. Call Ida\n2. Pay\n- Tea\n\nConfidential"
+            "Verein Nordlicht e. V.\n# Minutes\n# Money\nThe fee_2024 is 5 * 3 €, not [4].\nHall\tSeats\tRent\n"
+            "North\t40\t120 €\nSouth wing\t\t90 €\n## To do\n1. Call Ida\n2. Pay\n- Tea\nConfidential"
         ],
     ),
     File(
