@@ -9,7 +9,8 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterable, Iterator
-from datetime import date, datetime, time
+from contextlib import suppress
+from datetime import date, datetime, time, timedelta
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import unquote
@@ -28,6 +29,9 @@ _SLIDE = re.compile(r"<!-- Slide number: (\d+) -->\n?")
 _PICTURE = re.compile(r"!\[([^\]]*)\]\([^)]*\)")
 _NO_PICTURE = re.compile(r"(?:Picture|Image|Grafik|Bild|Content Placeholder)? ?\d*", re.IGNORECASE)
 """Names of pictures that nobody gave."""
+_LOCAL_FORMATS = ("General", "mm-dd-yy", "m/d/yy h:mm")
+"""Formats that show a number or a date as the machine's settings say."""
+_DOT = re.compile(r'"[^"]*"|\\.|\.(?!0)')
 _RULE = re.compile(r"\|(?: ?:?-+:? ?\|)+")
 MAX_REPEATED = 1000
 """So often a cell of a sheet may say that it is repeated."""
@@ -98,16 +102,21 @@ def read_xlsx(file: BinaryIO, source: str, problems: list[str]) -> Iterator[Docu
         for sheet in book.worksheets:
             if sheet.title in hidden:
                 continue
-            rows, comments = [], []
-            for row, written in zip(sheet.iter_rows(), formulas[sheet.title].iter_rows(), strict=True):
-                cells = [_shown(cell) for cell in row]
-                for place, cell in enumerate(written):
-                    if not cells[place] and cell.data_type == "f":
-                        cells[place] = str(getattr(cell.value, "text", cell.value))
-                        num_open += 1
-                    if cell.comment:
-                        comments.append(f"{cell.coordinate}: {' '.join(cell.comment.text.split())}")
-                rows.append(cells)
+            texts: dict[tuple[int, int], str] = {}
+            comments = []
+            for place, cell in sorted(sheet._cells.items()):  # the others hold nothing
+                text = _shown(cell)
+                written = formulas[sheet.title]._cells.get(place, cell)
+                if not text and written.data_type == "f":
+                    text = str(getattr(written.value, "text", written.value))
+                    num_open += 1
+                if text.strip():
+                    texts[place] = text
+                if written.comment:
+                    comments.append(f"{cell.coordinate}: {' '.join(written.comment.text.split())}")
+            columns = sorted({column for _, column in texts})
+            places = dict.fromkeys(row for row, _ in texts)
+            rows = ([texts.get((row, column), "") for column in columns] for row in places)
             if table := as_table(rows):
                 text = "\n".join([f"# {sheet.title}", table, *comments])
                 yield with_metadata(text, {}, source=source, sheet=sheet.title)
@@ -126,25 +135,31 @@ def read_xlsx(file: BinaryIO, source: str, problems: list[str]) -> Iterator[Docu
 
 
 def _shown(cell: Cell) -> str:
-    """The value of a cell about as its number format shows it: dates, percent, fixed decimals, leading zeros."""
-    value = cell.value
+    """The value of a cell as its number format shows it, or as it is where that is left to the machine's settings."""
+    from xlfmt import format_value
+
+    value, code = cell.value, cell.number_format
+    if isinstance(value, timedelta):
+        value /= timedelta(days=1)
+    if value is None or isinstance(value, bool) or code in _LOCAL_FORMATS:
+        return _plain(value)
+    if isinstance(value, date):  # the library takes a bare dot for one of decimals
+        code = _DOT.sub(lambda match: match[0] if match[0] != "." else r"\.", code)
+    with suppress(ArithmeticError, TypeError, ValueError):  # of odd formats
+        text = str(format_value(value, code))
+        if text.strip("# "):
+            return text
+    return _plain(value)
+
+
+def _plain(value: object) -> str:
     if value is None or isinstance(value, bool):
         return "" if value is None else str(value).upper()
     if isinstance(value, datetime) and value.time() == time():
         value = value.date()
     if isinstance(value, date | time):
         return value.isoformat().replace("T", " ")
-    if not isinstance(value, int | float):
-        return str(value)
-    code = re.sub(r'"[^"]*"|\[[^\]]*\]|\\.|_.', "", cell.number_format).partition(";")[0].strip()
-    if re.fullmatch(r"0{2,}", code):
-        return f"{value:0{len(code)}.0f}"
-    decimals = re.search(r"\.(0+)", code)
-    if "%" in code:
-        return f"{100 * value:.{len(decimals[1]) if decimals else 0}f}%"
-    if decimals and "E" not in code:
-        return f"{value:.{len(decimals[1])}f}"
-    return str(value) if isinstance(value, int) else f"{value:.15g}"
+    return f"{value:.15g}" if isinstance(value, float) else str(value)
 
 
 # ---- OpenDocument --------------------------------------------------------------------------------------------
