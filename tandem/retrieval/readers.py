@@ -47,6 +47,9 @@ _LIGATURES = {"\ufb00": "ff", "\ufb01": "fi", "\ufb02": "fl", "\ufb03": "ffi", "
 LIGATURES = str.maketrans(_LIGATURES | {"\ufb05": "st", "\ufb06": "st"})
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _GUESSED_BYTES = 100_000
+_GUESSED = "was read as {}, which is a guess, since it is not UTF-8; save it as UTF-8 if letters are wrong"
+GOOD_PER_BAD = 3
+"""Letters beyond ASCII for each byte that does not fit, in a text that is UTF-8; in others there is a third of one."""
 _QUOTES = re.compile(r"""(['"]).{1,2}\1|b?(['"]).*""", re.DOTALL)
 
 
@@ -69,26 +72,24 @@ Reader = Callable[[BinaryIO, str, list[str]], Iterator[Document | Part]]
 def decode(data: bytes, source: str, problems: list[str], declared: str = "") -> str:
     """The text of a file, with its line ends unified and without a byte-order mark.
 
-    A mark decides, then UTF-8 where it fits, then `declared`; else its encoding is guessed, and a sentence says so.
-    Raises Unreadable if it is no text.
+    A mark decides, then UTF-8 where it fits but for a few bytes, then `declared`; else its encoding is guessed. A
+    sentence says what was guessed or does not fit. Raises Unreadable if it is no text.
     """
-    text, guessed = _decode(data, declared.strip().lower())
+    text, remark = _decode(data, declared.strip().lower())
     if "\0" in text:
         raise Unreadable(f"it is not text (a zero byte at offset {data.index(0)}); remove it or convert it")
-    if guessed:
-        problems.append(
-            f"{source} was read as {guessed}, which is a guess, since it is not UTF-8; save it as UTF-8 if letters are "
-            "wrong."
-        )
+    if remark:
+        problems.append(f"{source} {remark}.")
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _decode(data: bytes, declared: str) -> tuple[str, str]:
+    """The text of a file, and what is to be said of how it was read."""
     for mark, encoding in _MARKS:
         if data.startswith(mark):
             return _strict(data[len(mark) :], encoding), ""
     if encoding := _wide(data):
-        return _strict(data, encoding), encoding
+        return _strict(data, encoding), _GUESSED.format(encoding)
     tried = ["utf-8", _WESTERN if declared in _AS_WESTERN else declared]
     if data.isascii() or declared.startswith("utf-7"):
         tried.reverse()  # ISO-2022-JP is ASCII to look at
@@ -97,9 +98,20 @@ def _decode(data: bytes, declared: str) -> tuple[str, str]:
             try:
                 return data.decode(encoding), ""
             except (LookupError, ValueError):
-                continue
+                pass
+        if encoding == "utf-8" and (num_bad := _few_bad(data)):
+            are = "1 byte that is" if num_bad == 1 else f"{num_bad} bytes that are"
+            return data.decode("utf-8", "replace"), f"has {are} not UTF-8, read as \ufffd; save it as UTF-8"
     encoding = _guess(data)
-    return _strict(data, encoding), encoding
+    return _strict(data, encoding), _GUESSED.format(encoding)
+
+
+def _few_bad(data: bytes) -> int:
+    """How many bytes of a text are not UTF-8, 0 if so many that it is in another encoding."""
+    text = data.decode("utf-8", "replace")
+    num_bad = text.count("\ufffd") - data.count("\ufffd".encode())
+    num_good = len(text) - len(text.encode("ascii", "ignore")) - num_bad
+    return num_bad if num_good >= GOOD_PER_BAD * num_bad else 0
 
 
 def _wide(data: bytes) -> str:
