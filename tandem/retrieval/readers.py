@@ -50,6 +50,17 @@ _GUESSED_BYTES = 100_000
 _GUESSED = "was read as {}, which is a guess, since it is not UTF-8; save it as UTF-8 if letters are wrong"
 GOOD_PER_BAD = 3
 """Letters beyond ASCII for each byte that does not fit, in a text that is UTF-8; in others there is a third of one."""
+_BASE64 = r"[A-Za-z0-9+/=_%-]"
+_DATA = re.compile(
+    r"(?:^[ \t]*\[[^\]\n]{1,200}\]:[ \t]*)?<?data:[\w.+-]+/[\w.+-]+(?:;[\w.+=-]+)*,"
+    rf"(?:[^\s<>()\"']{{64,}}(?:\n[ \t]*{_BASE64}{{40,}})*(?:\n[ \t]*{_BASE64}+(?=[>)\"']))?)>?"
+    rf"|^-----BEGIN ([A-Z0-9 ]{{3,40}})-----\n(?=(?:.*\n){{0,12}}?{_BASE64}{{40,100}}\n)"
+    rf"(?:(?:[\w-]+:.*|{_BASE64}{{0,100}})\n)+-----END \1-----"
+    r"|^begin [0-7]{3,4} \S.*\n(?:[ -`]{1,90}\n)+end$",
+    re.MULTILINE,
+)
+"""Files that are written into a text: data URIs, armoured keys and messages, what uuencode makes."""
+_DATA_WORDS = ("data:", "-----BEGIN ", "begin ")
 _QUOTES = re.compile(r"""(['"]).{1,2}\1|b?(['"]).*""", re.DOTALL)
 
 
@@ -144,6 +155,22 @@ def _strict(data: bytes, encoding: str) -> str:
         seen = f"byte 0x{data[error.start]:02x} at offset {error.start}"
         name = encoding.upper().removesuffix("-LE").removesuffix("-BE")
         raise Unreadable(f"it is not {name} text ({seen}); save it as UTF-8") from None
+
+
+def without_data(text: str) -> tuple[str, int]:
+    """A text without the files that are written into it as letters, and how many these are."""
+    return _DATA.subn("", text) if any(word in text for word in _DATA_WORDS) else (text, 0)
+
+
+def describe_data(source: str, num_files: int) -> list[str]:
+    """What to say of files that are written into a text."""
+    if num_files == 0:
+        return []
+    were = "file was" if num_files == 1 else "files were"
+    return [
+        f"{source}: {num_files} {were} left out, written into its text as data; keep pictures, keys and the like in "
+        "files of their own."
+    ]
 
 
 def safe_name(name: str) -> str:
@@ -268,14 +295,18 @@ class _Contents:
         if kind is None:
             raise Unreadable(f"it is none of {endings()}; save what it says as text")
         read: Reader = plugins.load(kind.reader)
-        is_empty, num_problems = True, len(self.problems)
+        is_empty, num_problems, num_written = True, len(self.problems), 0
         for item in read(file, source, self.problems):
             if isinstance(item, Part):
                 is_empty = False
                 yield from self._read_part(item, f"{source}/{item.name}", depth + 1)
-            elif item.page_content.strip():
+                continue
+            item.page_content, num_files = without_data(item.page_content)
+            num_written += num_files
+            if item.page_content.strip():
                 is_empty = False
                 yield item
+        self.problems += describe_data(source, num_written)
         if is_empty and len(self.problems) == num_problems:  # else it has said why
             raise Unreadable(EMPTY)
 

@@ -13,7 +13,17 @@ from itertools import accumulate
 from typing import Any, BinaryIO
 
 from tandem.retrieval.documents import MAX_DEPTH, Document, is_too_deep, with_metadata
-from tandem.retrieval.readers import Unreadable, as_table, brief, decode, listed, parsing, without_quotes
+from tandem.retrieval.readers import (
+    Unreadable,
+    as_table,
+    brief,
+    decode,
+    describe_data,
+    listed,
+    parsing,
+    without_data,
+    without_quotes,
+)
 
 MAX_LINE_PROBLEMS = 10
 """Malformed lines of one jsonl file that are named one by one; the rest is counted."""
@@ -41,7 +51,8 @@ def read_markdown(file: BinaryIO, source: str, problems: list[str]) -> Iterator[
 
 def read_csv(file: BinaryIO, source: str, problems: list[str]) -> Iterator[Document]:
     """A csv or tsv file: one document, a line per row, with tabs between its cells."""
-    text = decode(file.read(), source, problems)
+    text, num_files = without_data(decode(file.read(), source, problems))
+    problems += describe_data(source, num_files)
     first = text.lstrip().partition("\n")[0]
     delimiter = max(",;\t|", key=first.count)
     if first == f"sep={delimiter}":  # as Excel writes it
