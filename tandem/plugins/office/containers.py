@@ -8,7 +8,8 @@ from __future__ import annotations
 import email
 import mimetypes
 import re
-from collections.abc import Iterator
+import struct
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.message import MIMEPart
@@ -17,6 +18,7 @@ from functools import partial
 from io import BytesIO
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from zipfile import ZipFile, ZipInfo
+from zlib import crc32
 
 from tandem.plugins.office.html import parse_html
 from tandem.retrieval.documents import Document, with_metadata
@@ -30,6 +32,19 @@ FIELDS = ("subject", "from", "to", "cc", "date")
 _LOCKED = ("multipart/encrypted", "application/pkcs7-mime", "application/x-pkcs7-mime")
 _QUOTED_FROM = re.compile(rb">+From ")
 _ZIP_ENCRYPTED, _ZIP_UTF8_NAME = 0x1, 0x800
+_UNICODE_NAME = 0x7075
+_DOS = "cp437"
+_HAN = "[\u3000-\u3029\u3041-\u30ff\u4e00-\u9fff\uff01-\uff5e]"
+_CODE_PAGES = (
+    ("cp866", "[\u0400-\u045f\u2116]", "[A-Za-z]"),
+    ("cp932", _HAN, r"[\0]"),
+    ("gb2312", _HAN, r"[\0]"),
+    ("big5", _HAN, r"[\0]"),
+    ("gbk", _HAN, r"[\0]"),
+)
+"""Code pages of Windows elsewhere: their letters, and what is never beside these in a word."""
+STUB_WORDS = 2
+"""A plain text of so many times the words of the other is no stub."""
 MAX_NAMED = 3
 """Encrypted members of an archive that a sentence names."""
 
@@ -250,8 +265,11 @@ def read_zip(file: BinaryIO, source: str, problems: list[str]) -> Iterator[Part]
     locked: list[str] = []
     num_members = 0
     with unzipped(file, "zip") as archive:
+        page = _code_page(archive.infolist())
+        if page != _DOS:
+            problems.append(f"{source}: names of its files were read as {page}, which is a guess.")
         for member in archive.infolist():
-            name = _member_name(member)
+            name = _member_name(member, page)
             if member.is_dir() or not name or any(part[0] == "." for part in name.split("/")):
                 continue
             if name.startswith("__MACOSX/"):  # resources of a Mac's files
@@ -271,15 +289,48 @@ def read_zip(file: BinaryIO, source: str, problems: list[str]) -> Iterator[Part]
         )
 
 
-def _member_name(member: ZipInfo) -> str:
-    """The name of a member: UTF-8 where it is, whether or not its packer said so, else in the code page of DOS."""
-    name = member.filename
-    if not member.flag_bits & _ZIP_UTF8_NAME:
-        try:
-            name = name.encode("cp437").decode()
-        except UnicodeError:
-            name = member.filename
-    return safe_name(name)
+def _member_name(member: ZipInfo, page: str) -> str:
+    """The name of a member: as a field or a flag says, or UTF-8 where it is, else in a code page."""
+    raw = _raw_name(member)
+    if raw is None or (said := _unicode_name(member, raw)):
+        return safe_name(member.filename if raw is None else said)
+    return safe_name(raw.decode() if _is_utf8(raw) else raw.decode(page, "replace"))
+
+
+def _unicode_name(member: ZipInfo, raw: bytes) -> str:
+    """The name that a field besides gives a member, "" for none."""
+    extra = member.extra
+    while len(extra) >= 4:
+        kind, length = struct.unpack_from("<HH", extra)
+        data, extra = extra[4 : 4 + length], extra[4 + length :]
+        if kind == _UNICODE_NAME and data[:5] == struct.pack("<BI", 1, crc32(raw)):
+            return data[5:].decode("utf-8", "replace")
+    return ""
+
+
+def _raw_name(member: ZipInfo) -> bytes | None:
+    """The name of a member as it is in the archive; None if it is said to be UTF-8."""
+    return None if member.flag_bits & _ZIP_UTF8_NAME else member.orig_filename.encode(_DOS, "replace")
+
+
+def _code_page(members: Iterable[ZipInfo]) -> str:
+    """The code page of names in an archive, by what it makes of them: words of one script, and nothing else."""
+    names = [raw for member in members if (raw := _raw_name(member)) and not _unicode_name(member, raw)]
+    others = b"/".join(name for name in names if not _is_utf8(name))
+    for page, letter, beside in _CODE_PAGES if others else ():
+        with suppress(UnicodeDecodeError):
+            text = others.decode(page)
+            words = re.findall(rf"(?<!{beside}){letter}{{2,}}(?!{beside})", text)
+            num_letters = len(re.sub(r"[\0-\x7f]", "", text))
+            if num_letters == len(re.findall(letter, text)) and 2 * len("".join(words)) > num_letters:
+                return page
+    return _DOS
+
+
+def _is_utf8(data: bytes) -> bool:
+    with suppress(UnicodeDecodeError):
+        return data.decode() is not None
+    return False
 
 
 def _unpack(archive: ZipFile, member: ZipInfo) -> BytesIO:
