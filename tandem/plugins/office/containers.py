@@ -16,6 +16,7 @@ from email.message import MIMEPart
 from email.policy import default
 from functools import partial
 from io import BytesIO
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from zipfile import ZipFile, ZipInfo
 from zlib import crc32
@@ -31,6 +32,12 @@ FIELDS = ("subject", "from", "to", "cc", "date")
 """Fields of a message's head that become metadata, and begin its text."""
 _LOCKED = ("multipart/encrypted", "application/pkcs7-mime", "application/x-pkcs7-mime")
 _QUOTED_FROM = re.compile(rb">+From ")
+_FROM = re.compile(
+    rb"From \S+(?: at \S+)? +(?=.*\d\d:\d\d)(?=.*\b[12]\d{3}\b)(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)\b.{,60}$"
+)
+"""The line before a message in a mailbox: its sender, or a dash, and a date."""
+_FIELD = re.compile(rb"[!-9;-~]+:|>?From ")
+_HEAD_END = re.compile(rb"\r?\n\r?\n")
 _ZIP_ENCRYPTED, _ZIP_UTF8_NAME = 0x1, 0x800
 _UNICODE_NAME = 0x7075
 _DOS = "cp437"
@@ -72,11 +79,12 @@ def read_mbox(file: BinaryIO, source: str, problems: list[str]) -> Iterator[Docu
 
 
 def _messages(file: BinaryIO) -> Iterator[bytes]:
-    """The messages of a mailbox; a line that begins with From and follows an empty one is between two."""
+    """The messages of a mailbox; a line From with a date, behind an empty one and before a field, is between two."""
     lines: list[bytes] | None = None
     is_behind_empty = True
-    for line in file:
-        if is_behind_empty and line.startswith(b"From "):
+    for line, following in pairwise(chain(file, (b"",))):
+        is_first = lines is None and line.startswith(b"From ")
+        if is_behind_empty and (is_first or (_FROM.match(line.strip()) and _FIELD.match(following))):
             if lines is not None:
                 yield b"".join(lines)
             lines = []
@@ -89,7 +97,7 @@ def _messages(file: BinaryIO) -> Iterator[bytes]:
 
 def _read_message(data: bytes, source: str, problems: list[str]) -> Iterator[Document | Part]:
     with parsing("e-mail", "save it again"):
-        message = email.message_from_bytes(data, policy=default)
+        message = email.message_from_bytes(_with_utf8_head(data, source, problems), policy=default)
         fields = {name: _header(message, name) for name in FIELDS}
         if not any(fields.values()):
             raise Unreadable("it is not an e-mail: it has neither subject nor sender nor date; save it again")
@@ -98,6 +106,17 @@ def _read_message(data: bytes, source: str, problems: list[str]) -> Iterator[Doc
         contents = list(_contents(message, source, problems))
     yield _document(fields, "\n\n".join(item for item in contents if isinstance(item, str)), source)
     yield from (item for item in contents if isinstance(item, Part))
+
+
+def _with_utf8_head(data: bytes, source: str, problems: list[str]) -> bytes:
+    """A message whose head is in UTF-8, as the parser expects of what is not encoded."""
+    end = _HEAD_END.search(data)
+    head = data[: end.start()] if end else data
+    if _is_utf8(head):
+        return data
+    with suppress(Unreadable):
+        return decode(head, source, problems).encode() + data[len(head) :]
+    return data
 
 
 def _document(fields: dict[str, str], body: str, source: str) -> Document:
@@ -125,7 +144,9 @@ def _contents(part: MIMEPart, source: str, problems: list[str]) -> Iterator[str 
         children = [list(_contents(child, source, problems)) for child in part.iter_parts()]
         texts = [[item for item in child if isinstance(item, str) and item.strip()] for child in children]
         if kind == "multipart/alternative":  # the first is the plain one
-            texts = [next(filter(None, texts), [])]
+            given = [*filter(None, texts), []]
+            is_stub = _is_stub("\n".join(given[0]), "\n".join(given[-2])) if len(given) > 2 else False
+            texts = [given[-2] if is_stub else given[0]]
         yield from (text for child in texts for text in child)
         yield from (item for child in children for item in child if isinstance(item, Part))
     elif kind == "message/rfc822":
@@ -138,6 +159,12 @@ def _contents(part: MIMEPart, source: str, problems: list[str]) -> Iterator[str 
     else:
         ending = mimetypes.guess_extension(kind) or ""
         yield _file(name or f"attachment{ending}", _bytes(part))
+
+
+def _is_stub(plain: str, rich: str) -> bool:
+    """Whether the plain text of a message, as "Please look at it in a browser", says little of what the other says."""
+    own, words = (set(re.findall(r"\w+", text.lower())) for text in (plain, rich))
+    return 2 * len(own & words) < len(words) and len(own) < STUB_WORDS * len(words)
 
 
 def _is_body(part: MIMEPart) -> bool:
@@ -227,9 +254,9 @@ def _outlook(message: _Properties, source: str, problems: list[str]) -> Iterator
     }
     fields = {name: (_header(head, name) or " ".join(own[name].split())) for name in FIELDS}
     body = text("1000")
-    if not body.strip():
-        html = text("1013") or decode(message.data("1013"), source, problems)
-        body = parse_html(html)[0]
+    html = parse_html(text("1013") or decode(message.data("1013"), source, problems))[0]
+    if not body.strip() or _is_stub(body, html):
+        body = html
     if not body.strip() and message.data("1009"):
         problems.append(f"{source}: its body was left out, since it is kept as RTF alone; save it as eml.")
     yield _document(fields, body.replace("\r\n", "\n"), source)

@@ -115,7 +115,12 @@ def mailbox() -> bytes:
     )
     second = make.mail_bytes("Two", "Second.\n")
     second.add_attachment("Chairs: 30", filename="list.txt")
-    return b"From ida Mon May  6\n" + first + b"\nFrom ole Mon May  6\n" + bytes(second)
+    return (
+        b"From ida Mon May  6 10:30:00 2024\n"
+        + first
+        + b"\nFrom ole Mon May  6 10:30:00 2024\n"
+        + bytes(second)
+    )
 
 
 def odt() -> bytes:
