@@ -139,6 +139,8 @@ def _shown(cell: Cell) -> str:
     from xlfmt import format_value
 
     value, code = cell.value, cell.number_format
+    if isinstance(value, datetime | time | timedelta) and "s" not in _DOT.sub("", code).lower():
+        value = _in_minutes(value)  # which the library rounds
     if isinstance(value, timedelta):
         value /= timedelta(days=1)
     if value is None or isinstance(value, bool) or code in _LOCAL_FORMATS:
@@ -150,6 +152,13 @@ def _shown(cell: Cell) -> str:
         if text.strip("# "):
             return text
     return _plain(value)
+
+
+def _in_minutes(value: datetime | time | timedelta) -> datetime | time | timedelta:
+    """A time without its seconds, as sheets show it."""
+    if isinstance(value, timedelta):
+        return value - value % timedelta(minutes=1)
+    return value.replace(second=0, microsecond=0)
 
 
 def _plain(value: object) -> str:

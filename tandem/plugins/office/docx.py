@@ -77,9 +77,9 @@ def _written_as_known(file: BinaryIO, source: str, problems: list[str], dropped:
         for root in _of(roots, "document", "footnotes", "endnotes", "comments", "hdr", "ftr"):
             writer.write(root)
             dropped.update(_DROPPED[tag(node)] for node in root.iter() if tag(node) in _DROPPED)
-        for document in _of(roots, "document"):
-            document[0][:0] = _margins(_of(roots, "hdr"))
-            document[0].extend(_margins(_of(roots, "ftr")))
+        for body in (body for root in _of(roots, "document") for body in root.findall("{*}body")):
+            body[:0] = _margins(_of(roots, "hdr"))
+            body.extend(_margins(_of(roots, "ftr")))
         for member in archive.infolist():
             known = roots.get(member.filename)
             if known is None and member.filename.endswith((".xml", ".rels")):
@@ -147,6 +147,10 @@ class _Writer:
                 ]
             case "p":
                 self.numbering.write(node, space)
+            case "tr" if number := _value(node, "trPr/gridBefore"):  # columns that the row begins behind
+                node[1:1] = [
+                    _element(space, "tc", "", _element(space, "p")) for _ in range(min(int(number), 100))
+                ]
             case "r" if style := _value(node, "rPr/rStyle"):
                 self._align(node[0], style, space)
         if name in _OPENED:

@@ -259,7 +259,7 @@ def _shift(tag: Tag, aligned: str) -> str:
     """The mark before raised or lowered text; aligned: how the page's style sheets align it."""
     parent = tag.parent.name if tag.parent else ""
     if parent in _MATH:
-        return _MATH[parent][len(tag.find_previous_siblings(True))]
+        return dict(enumerate(_MATH[parent])).get(len(tag.find_previous_siblings(True)), "")
     style = _ALIGNED.search(str(tag.attrs.get("style", "")))
     return _SHIFTS.get(style[1].lower() if style else aligned or tag.name, "")
 

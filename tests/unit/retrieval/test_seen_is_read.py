@@ -77,7 +77,7 @@ def docx(body: str, relations: str = "", **parts: str) -> bytes:
         ("1<sup>st</sup> of May, Tern<sup>®</sup>, so<sup>[1]</sup>", "1st of May, Tern®, so[1]"),
         ("10<span style='font-size: 60%; vertical-align: super'>6</span>", "10^6"),
         ("<style>.up { vertical-align: super }</style>10<i class=up>6</i> 7<i>6</i>", "10^6 76"),
-        ("<math><msup><mn>10</mn><mn>6</mn></msup></math>", "10^6"),
+        ("<math><msup><mn>10</mn><mn>6</mn><mn>7</mn></msup></math>", "10^(6)7"),
         ("2<sup>3<sup>2</sup></sup>", "2^(3^2)"),
     ],
 )
@@ -279,6 +279,16 @@ def test_merged_cells_of_office_files(name: str, data: bytes) -> None:
     assert read(name, data)[0] == "Attic\tMonday\n\tTuesday"
 
 
+def test_a_row_of_docx_that_begins_behind_columns() -> None:
+    cell = "<w:tc><w:tcPr/>{}</w:tc>".format
+    first = "".join(cell(paragraph(text)) for text in ("Room", "Day"))
+    later = '<w:trPr><w:gridBefore w:val="1"/></w:trPr>' + cell(paragraph("Tuesday"))
+    assert (
+        read("a.docx", docx(f"<w:tbl><w:tr>{first}</w:tr><w:tr>{later}</w:tr></w:tbl>"))[0]
+        == "Room\tDay\n\tTuesday"
+    )
+
+
 @pytest.mark.parametrize(
     ("page", "text"),
     [
@@ -448,7 +458,8 @@ def test_headers_of_docx_keep_columns_and_lines_apart() -> None:
         (0.5, "# ?/?", "1/2"),
         (12345, "0.00E+00", "1.23E+04"),
         (datetime.timedelta(hours=30, minutes=15), "[h]:mm", "30:15"),
-        (datetime.time(14, 5), "h:mm AM/PM", "2:05 PM"),
+        (datetime.time(14, 5, 59), "h:mm AM/PM", "2:05 PM"),
+        (datetime.datetime(2024, 5, 6, 23, 59, 40), "yyyy-mm-dd hh:mm", "2024-05-06 23:59"),
         (datetime.date(2024, 5, 6), "dd.mm.yyyy", "06.05.2024"),
         (datetime.date(2024, 5, 6), 'd\\. mmmm" of "yyyy', "6. May of 2024"),
         (datetime.date(2024, 5, 6), "mm-dd-yy", "2024-05-06"),
