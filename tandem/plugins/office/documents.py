@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import date, datetime, time, timedelta
@@ -18,7 +19,7 @@ from xml.etree import ElementTree
 
 from tandem.plugins.office.html import decode_html, parse_html
 from tandem.plugins.office.marks import DOWN, LEVEL, UP, write_shifted
-from tandem.plugins.office.xml import attribute, tag, xml
+from tandem.plugins.office.xml import DROPPED, attribute, describe_dropped, tag, xml
 from tandem.retrieval.documents import Document, with_metadata
 from tandem.retrieval.readers import ENCRYPTED, Unreadable, as_table, unzipped
 
@@ -46,8 +47,10 @@ def read_pptx(file: BinaryIO, source: str, problems: list[str]) -> Iterator[Docu
         from markitdown.converters import PptxConverter
 
         plain = {"escape_asterisks": False, "escape_underscores": False, "escape_misc": False}
-        marked = _with_shifted_runs(file)
+        dropped: Counter[str] = Counter()
+        marked = _with_shifted_runs(file, dropped)
         text = PptxConverter().convert(marked, StreamInfo(extension=".pptx"), **plain).markdown
+    problems += describe_dropped(source, dropped)
     _, *slides = _SLIDE.split(write_shifted(text))
     for number, slide in zip(slides[::2], slides[1::2], strict=True):
         lines = [_slide_line(line) for line in slide.replace("\v", "\n").splitlines()]
@@ -55,14 +58,15 @@ def read_pptx(file: BinaryIO, source: str, problems: list[str]) -> Iterator[Docu
         yield with_metadata(text, {}, source=source, page=int(number))
 
 
-def _with_shifted_runs(file: BinaryIO) -> BinaryIO:
-    """The same slides with marks around what is raised or lowered."""
+def _with_shifted_runs(file: BinaryIO, dropped: Counter[str]) -> BinaryIO:
+    """The same slides with marks around what is raised or lowered; dropped: counts what has no text in them."""
     import pptx
 
     deck = pptx.Presentation(file)
     num_shifted = 0
     for slide in deck.slides:
         for part in [slide, slide.notes_slide] if slide.has_notes_slide else [slide]:
+            dropped.update(DROPPED[tag(node)] for node in part.element.iter("{*}relIds", "{*}oleObj"))
             for node in part.element.iter("{*}t"):
                 properties = node.getparent().find("{*}rPr")
                 baseline = "" if properties is None else properties.get("baseline", "")

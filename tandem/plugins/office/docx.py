@@ -20,7 +20,7 @@ from zipfile import ZipFile
 
 from tandem.plugins.office.html import decode_html, parse_html
 from tandem.plugins.office.marks import write_number
-from tandem.plugins.office.xml import attribute, tag, xml
+from tandem.plugins.office.xml import DROPPED, attribute, describe_dropped, tag, xml
 from tandem.retrieval.documents import Document, with_metadata
 from tandem.retrieval.readers import decode, unzipped
 
@@ -32,14 +32,6 @@ _BLOCKS += "rect roundrect sdt sdtContent shape smartTag t tbl tc textbox tr txb
 _OPENED = frozenset(_BLOCKS.split())
 """Elements whose contents mammoth reads."""
 _UNSHOWN = frozenset(("del", "moveFrom", "instrText", "rubyPr", "pPr", "rPr", "sdtPr", "sectPr", "tblPr"))
-_DROPPED = {
-    "chart": "chart",
-    "relIds": "diagram",
-    "OLEObject": "embedded object",
-    "control": "control",
-    "subDoc": "linked document",
-}
-"""Elements that have text, but not in the document -> what they are."""
 MAX_STYLES = 20
 """Styles that are based on each other."""
 
@@ -60,9 +52,7 @@ def read_docx(file: BinaryIO, source: str, problems: list[str]) -> Iterator[Docu
         )
         dropped["symbol"] += sum("w:sym element" in message.message for message in html.messages)
         text = parse_html(_BACK_LINK.sub("", html.value))[0]
-    if things := [f"{count} {name}{'s' * (count > 1)}" for name, count in dropped.items() if count]:
-        were = "was" if dropped.total() == 1 else "were"
-        problems.append(f"{source}: {', '.join(things)} {were} left out; write what is to be read as text.")
+    problems += describe_dropped(source, dropped)
     yield with_metadata(text, {}, source=source)
 
 
@@ -76,7 +66,7 @@ def _written_as_known(file: BinaryIO, source: str, problems: list[str], dropped:
         writer = _Writer(archive, numbering, dropped, source, problems)
         for root in _of(roots, "document", "footnotes", "endnotes", "comments", "hdr", "ftr"):
             writer.write(root)
-            dropped.update(_DROPPED[tag(node)] for node in root.iter() if tag(node) in _DROPPED)
+            dropped.update(DROPPED[tag(node)] for node in root.iter() if tag(node) in DROPPED)
         for body in (body for root in _of(roots, "document") for body in root.findall("{*}body")):
             body[:0] = _margins(_of(roots, "hdr"))
             body.extend(_margins(_of(roots, "ftr")))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from io import BytesIO
 from xml.etree import ElementTree
 from zipfile import ZipFile
@@ -10,6 +11,15 @@ from zipfile import ZipFile
 from tandem.retrieval.readers import Unreadable
 
 _ENTITY = re.compile(rb"<!ENTITY", re.IGNORECASE)
+DROPPED = {
+    "chart": "chart",
+    "relIds": "diagram",
+    "OLEObject": "embedded object",
+    "oleObj": "embedded object",
+    "control": "control",
+    "subDoc": "linked document",
+}
+"""Elements whose text is in other parts, which are not read -> what they are."""
 
 
 def xml(archive: ZipFile, name: str) -> ElementTree.Element:
@@ -28,3 +38,12 @@ def tag(node: ElementTree.Element) -> str:
 def attribute(node: ElementTree.Element, name: str) -> str:
     """The value of an attribute, "" for none."""
     return next((value for key, value in node.attrib.items() if key.rpartition("}")[2] == name), "")
+
+
+def describe_dropped(source: str, dropped: Counter[str]) -> list[str]:
+    """What to say of things of these names that are not read."""
+    things = [f"{count} {name}{'s' * (count > 1)}" for name, count in dropped.items() if count]
+    were = "was" if dropped.total() == 1 else "were"
+    return [f"{source}: {', '.join(things)} {were} left out; write what is to be read as text."] * bool(
+        things
+    )

@@ -426,6 +426,20 @@ def test_what_has_no_text_in_docx_is_named() -> None:
     assert problems == ["a.docx: 2 charts, 1 symbol were left out; write what is to be read as text."]
 
 
+def test_what_has_no_text_in_pptx_is_named() -> None:
+    from lxml import etree
+
+    def build(presentation: Any) -> None:
+        slide = presentation.slides.add_slide(presentation.slide_layouts[6])
+        slide.shapes.add_textbox(0, 0, 99, 99).text_frame.text = "Plan"
+        frame = slide.shapes.add_table(1, 1, 0, 0, 9, 9)._element
+        frame.append(etree.Element("{http://schemas.openxmlformats.org/drawingml/2006/diagram}relIds"))
+
+    text, problems = read("a.pptx", make.pptx_bytes(build))
+    assert text == "Plan"
+    assert problems == ["a.pptx: 1 diagram was left out; write what is to be read as text."]
+
+
 def test_headers_of_docx_keep_columns_and_lines_apart() -> None:
     """A box is read once, a header that is in the file twice, too, and links to its own parts do no harm."""
     tab, link = "<w:r><w:tab/></w:r>", f'<w:hyperlink r:id="rId99">{run("Quay 4")}</w:hyperlink>'
