@@ -432,7 +432,7 @@ def test_what_has_no_text_in_pptx_is_named() -> None:
     def build(presentation: Any) -> None:
         slide = presentation.slides.add_slide(presentation.slide_layouts[6])
         slide.shapes.add_textbox(0, 0, 99, 99).text_frame.text = "Plan"
-        frame = slide.shapes.add_table(1, 1, 0, 0, 9, 9)._element
+        frame = slide.shapes.add_table(1, 1, 0, 0, 9, 9).element
         frame.append(etree.Element("{http://schemas.openxmlformats.org/drawingml/2006/diagram}relIds"))
 
     text, problems = read("a.pptx", make.pptx_bytes(build))
