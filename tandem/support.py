@@ -11,12 +11,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from tandem.citations import SENTENCE_END, Span, find_spans
-
-if TYPE_CHECKING:
-    from tandem.events import Source, TokenEvent
+from tandem.citations import SENTENCE_END, HasCitation, Span, find_spans
 
 LEAST_COVERED = 0.5
 """More than this share of what a question asks about stands in the passages that support its answer."""
@@ -70,7 +67,23 @@ class Support:
     missing: tuple[str, ...] = ()  # numbers, codes and names of cited parts that their passages do not have
 
 
-def supported_spans(tokens: Sequence[TokenEvent], missing: Sequence[str]) -> list[Span]:
+class HasPassage(Protocol):
+    """A document that an answer has read, as far as it is known here."""
+
+    @property
+    def title(self) -> str | None:
+        """The name of its file."""
+
+    @property
+    def text(self) -> str | None:
+        """What was read of it."""
+
+    @property
+    def score(self) -> float | None:
+        """Its relevance; None: it is another party's."""
+
+
+def supported_spans(tokens: Sequence[HasCitation], missing: Sequence[str]) -> list[Span]:
     """The cited parts of an answer, but those with a word that is missing in the passage."""
     text = "".join(token.text for token in tokens).strip()
     return [
@@ -80,7 +93,7 @@ def supported_spans(tokens: Sequence[TokenEvent], missing: Sequence[str]) -> lis
     ]
 
 
-def judge(question: str, tokens: Sequence[TokenEvent], sources: Sequence[Source]) -> Support | None:
+def judge(question: str, tokens: Sequence[HasCitation], sources: Sequence[HasPassage]) -> Support | None:
     """Compare an answer with the passages of the home that it cites; None where nobody can tell here, for others wrote
     most of it or none is known."""
     known = [token.citation for token in tokens if token.citation is not None]
