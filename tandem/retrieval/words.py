@@ -112,15 +112,10 @@ class Names:
                 self._having.setdefault(part, []).append(source)
 
     def given(self, query: str) -> dict[str, int]:
-        """The number of parts of its name that a query gives, of each source of which it gives all words; of a name
-        with words the numbers may be missing."""
+        """The number of parts of its name, of each source of which a query gives all."""
         asked = parts_of(query)
         counts = Counter(source for part in asked for source in self._having.get(part, ()))
-        return {source: count for source, count in counts.items() if self._needed(source) <= asked}
-
-    def _needed(self, source: str) -> frozenset[str]:
-        words = frozenset(part for part in self._parts[source] if not part.isdigit())
-        return words or self._parts[source]
+        return {source: count for source, count in counts.items() if count == len(self._parts[source])}
 
 
 def _parts_of_name(source: str) -> frozenset[str]:
