@@ -131,7 +131,7 @@ class Transcript:
         self.answer = assemble(events, done, seed)
         self._decoding = decoding
         self._placement = placement_of(decoding)
-        self._alone = only
+        self._alone, self._is_asked_alone = only, only is not None
         if (
             only is None
             and self.answer.tokens
@@ -210,7 +210,8 @@ class Transcript:
         yield "tokens", f"{count} in {_seconds(statistics.total_s)}{ended}"
         yield "time", f"first token after {_seconds(statistics.first_token_s)}, then {_per_token(tokens)}"
         if self._alone is not None:
-            yield "alone", f"the {self._alone} answered by itself, nothing crossed the link"
+            if self._is_asked_alone:
+                yield "alone", f"the {self._alone} answered by itself, nothing crossed the link"
             yield "seed", str(self.answer.seed)
             return
         yield "accepted", self._accepted(statistics, count)

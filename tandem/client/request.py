@@ -17,7 +17,7 @@ from tandem.codecs.base import MAX_VOCAB
 from tandem.config.checks import STRICT, S, Settings, change, explain
 from tandem.config.extensions import CodecConfig, is_extension
 from tandem.config.files import KEY, settings_of_preset
-from tandem.config.parties import shares_of
+from tandem.config.parties import NO_INDEX, shares_of
 from tandem.config.schema import (
     GRAMMARS,
     Config,
@@ -311,9 +311,13 @@ def _answers_alone(
 NOTHING_TO_ADD = "The cloud has no documents, and the model of the device, which answered by itself."
 
 
-def notes_on(spec: SessionSpec, options: Mapping[str, Any]) -> tuple[str, ...]:
-    """Notes beside an answer on what `build_spec` chose for the query with these options."""
-    return (NOTHING_TO_ADD,) if spec.only and not options.get("only") else ()
+def notes_on(
+    spec: SessionSpec, described: Mapping[Any, Mapping[str, Any]], options: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """Notes beside an answer on what `build_spec` chose for the query with these options; none where no cloud has an
+    index, as on a device of which one knows that it is alone."""
+    has_index = described.get(Party.CLOUD, {}).get("factory") != NO_INDEX
+    return (NOTHING_TO_ADD,) if spec.only and has_index and not options.get("only") else ()
 
 
 def _configure(config: Config, options: Mapping[str, Any]) -> Config:

@@ -246,7 +246,8 @@ class Tandem:
 
     def _ask(self, spec: SessionSpec, options: QueryOptions, at_once: bool) -> AsyncGenerator[Event, None]:
         limit_s = options.get("timeout_s") or self.config.cluster.query_timeout_s
-        return self._asker.ask(spec, limit_s, at_once=at_once, notes=notes_on(spec, options))
+        notes = notes_on(spec, self.described, options)
+        return self._asker.ask(spec, limit_s, at_once=at_once, notes=notes)
 
     def _check_open(self) -> None:
         """Raises QueryError after `close`; called before a coroutine is made, which would warn if nobody awaits it."""

@@ -332,10 +332,19 @@ class Config(Settings):
 
     @property
     def holders(self) -> tuple[str, ...]:
-        """The parties that have documents."""
+        """The parties that have documents: their own, or given ones where some are asked for."""
         return tuple(
-            name for name in self.parties if not (self.is_federated and self.party(name).has_given_documents)
+            name
+            for name in self.parties
+            if not self.party(name).has_given_documents
+            or (self.party(name).num_documents and not self.is_federated)
         )
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether device and cloud are one machine's device: the cloud has no documents, and the device's model."""
+        alike = self.cloud.model == self.device.model and self.cloud.template == self.device.template
+        return alike and self.decoding.mode == "dual" and Party.CLOUD not in self.holders
 
     def party(self, party: str) -> PartyConfig:
         """The settings of one party. Raises ConfigError if there is none of that name."""

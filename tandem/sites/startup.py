@@ -44,7 +44,7 @@ from tandem.sites.port import (
     ignore,
     to_dict,
 )
-from tandem.topology import PAIR, PARTIES, Topology, at_start, in_words
+from tandem.topology import PAIR, PARTIES, Party, Topology, at_start, in_words
 from tandem.transport.memory import MemoryNetwork
 from tandem.transport.port import NewPlane
 
@@ -100,7 +100,8 @@ async def start_actors(
         *(actor.call("bind") for own in parties.values() for actor in own.values())
     )
     progress(f"actors: {len(endpoints)} ready")
-    sizes = {party: describe_load(config.party(party)) for party in parties}
+    shown = [party for party in parties if not (config.is_alone and party == Party.CLOUD)]
+    sizes = {party: describe_load(config.party(party)) for party in shown}
     progress(f"models: loading for {_join_equal(sizes)}")
     for party, actors in parties.items():
         own = [endpoint for endpoint in endpoints if endpoint.name.startswith(f"{party}/")]
@@ -113,9 +114,11 @@ async def start_actors(
         for party in parties:
             described[party] |= await loaded[party][part]
     # a store counts no documents
-    indexes = {party: str(own["num_documents"] or own["factory"]) for party, own in described.items()}
+    indexes = {
+        party: str(described[party]["num_documents"] or described[party]["factory"]) for party in shown
+    }
     progress(f"indexes: {_join_equal(indexes)}")
-    models = _join_equal({party: _show_model(own) for party, own in described.items()})
+    models = _join_equal({party: _show_model(described[party]) for party in shown})
     progress(f"models: {models}, after {time.monotonic() - start_s:.1f} s")
     if stale := [party for party, own in described.items() if own.get("has_stale_caches")]:
         progress(f"caches: {' and '.join(stale)} {STALE_CACHES}")
@@ -243,15 +246,16 @@ def _shown(key: str, description: Mapping[str, Any]) -> Any:
 
 def note_pairing(config: Config, described: Mapping[Any, Mapping[str, Any]], progress: Progress) -> None:
     """Say so where the device's drafter was made for another model than the cloud's (answers stay exact), and where the
-    device will answer by itself, as the cloud has nothing that it lacks."""
+    device will answer by itself, as a cloud with an index has nothing that it lacks."""
     from tandem.engine.places import find_mismatch
 
     if all(party in described for party in PARTIES) and (
         sentence := find_mismatch(*(described[party] for party in PARTIES))
     ):
         progress(f"drafter: {sentence}")
+    has_index = described.get(Party.CLOUD, {}).get("factory") != NO_INDEX
     is_dual = config.decoding.mode == Dual.name
-    if is_dual and adds_nothing(described, config.with_names().cloud.num_documents):
+    if is_dual and has_index and adds_nothing(described, config.with_names().cloud.num_documents):
         progress("cloud: no documents, and the device's model; the device answers by itself")
 
 

@@ -327,7 +327,8 @@ def test_a_cloud_that_adds_nothing_is_not_asked(
 ) -> None:
     spec = build_spec(Config(), described, "Why?", **options)
     assert (spec.only, spec.rules.name == "solo") == (("device", True) if is_alone else (None, False))
-    assert bool(notes_on(spec, options)) is is_alone
+    has_index = described.get(Party.CLOUD, {}).get("factory") != "none"
+    assert bool(notes_on(spec, described, options)) is (is_alone and has_index)
     asked = build_spec(Config(), described, "Why?", only="device") if is_alone else spec
-    assert notes_on(asked, {"only": "device"}) == ()
+    assert notes_on(asked, described, {"only": "device"}) == ()
     assert replace(asked, session=spec.session, seed=spec.seed, documents=spec.documents) == spec

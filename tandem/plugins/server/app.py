@@ -20,6 +20,7 @@ from tandem import __version__, plugins
 from tandem.client.answers import new_seed, to_plain
 from tandem.client.request import QueryOptions, read_clients_options
 from tandem.client.tandem import Tandem
+from tandem.config.parties import NO_INDEX
 from tandem.config.schema import Config, placement_of
 from tandem.corpora import TOYS, example_questions
 from tandem.errors import TandemError, did_you_mean
@@ -107,6 +108,7 @@ async def status(request: Request) -> dict[str, Any]:
         "mode": config.decoding.mode,
         "placement": placement_of(config.decoding),
         "home": home,
+        "is_alone": config.is_alone and state["parties"].get("cloud", {}).get("factory") == NO_INDEX,
         "deployment": state["cluster"],
         "parties": parties,
         "examples": _examples(*corpora) if len(corpora) == 1 else [],

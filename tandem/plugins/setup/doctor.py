@@ -144,7 +144,7 @@ def all_checks(config: Config) -> Iterator[Check]:
             remedy = f"{RUN_ONCE}, or set weights.scorer to a folder"
             yield check("scorer", partial(_from_hub, config.weights.scorer, "config.json", remedy))
         yield from check_models(config)
-    for party in PARTIES:
+    for party in (Party.DEVICE,) if config.is_alone else PARTIES:
         yield check(f"{party} caches", partial(stored_caches, party, config))
     if problem := toy_problem(config):
         yield Check("bundled model", "weak", *problem)
@@ -154,7 +154,8 @@ def check_models(config: Config) -> Iterator[Check]:
     """Model, prompt, engine and index of each party, and whether both can answer together. Engines with equal settings
     are tried once."""
     facts, tried = dict[Party, ModelFacts](), dict[object, Check]()
-    for party in PARTIES:
+    parties = (Party.DEVICE,) if config.is_alone else PARTIES
+    for party in parties:
         own = config.party(party)
         yield (model := check(f"{party} model", partial(language_model, own)))
         if model.status == "ok":

@@ -220,6 +220,8 @@ def _settings(folders: dict[Party, Path], pair: ModelPair | None) -> Config:
         values = {
             party: {"model": models[party], "dtype": pair.dtype, **own} for party, own in values.items()
         }
+    if Party.CLOUD not in folders:
+        values["cluster"] = {"runtime": "inline"}  # one device needs no processes beside the one that asks
     return replace_settings(Config(), values)
 
 

@@ -94,9 +94,17 @@ def test_a_person_chooses_models_and_asks(notes: Path, monkeypatch: pytest.Monke
 
 
 def test_an_answer_from_ones_own_notes(notes: Path, run: Run) -> None:
+    """The device is alone: no process beside the one that asks, no bundled pages, and not a word about a cloud."""
     (notes / "a.md").write_text("Mira likes puzzle games.")
     words = ("--model", "bundled", "--ask", "Which game should Mira try?")
-    assert "Mira likes puzzle games, so try" in run("init", str(notes), *words, code=0).out
+    shown = run("init", str(notes), *words, code=0)
+    assert "Mira likes puzzle games, so try" in shown.out
+    said = [line for line in (shown.out + shown.err).splitlines() if "The bundled model is" not in line]
+    assert not any("cloud" in line or "137" in line for line in said)
+    config = Config.load("tandem.toml")
+    assert (config.cluster.runtime, config.cloud.num_documents, config.is_alone) == ("inline", 0, True)
+    assert config.holders == ("device",)
+    assert not any(line[9:].startswith("cloud") for line in run("doctor").out.splitlines())
 
 
 def test_after_a_try_that_failed_the_same_command_works(

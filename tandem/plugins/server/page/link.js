@@ -34,7 +34,8 @@ export class LinkStatus {
       const status = await fetchStatus();
       const home = status.home;
       const peers = status.parties.filter((party) => party.name !== home);
-      byId("link-home").textContent = home;
+      byId("link").toggleAttribute("data-alone", status.is_alone);
+      byId("link-home").textContent = status.is_alone ? "this device" : home;
       byId("link-peer").textContent = peers.length === 1 ? peers[0].name : `${peers.length} workers`;
       const isConnected = peers.every((party) => party.is_connected);
       this.isSilent &&= isConnected;

@@ -245,6 +245,11 @@ function explain(error) {
 function welcome(status) {
   const isFederated = status.mode === "federated";
   byId("documents-panel").hidden = isFederated;
+  if (status.is_alone) {
+    byId("welcome-title").textContent = "Answers from your own files";
+    byId("welcome-text").textContent = "Files, model and answers stay on this device. Ask something; a number behind a "
+      + "word names the file that said it.";
+  }
   if (!isFederated) return;
   byId("welcome-title").textContent = "Many models, one answer";
   byId("welcome-text").textContent = "Each worker reads its own documents, and none sees another’s. Ask something, and "

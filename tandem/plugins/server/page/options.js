@@ -32,6 +32,7 @@ export class Options {
     if (mode !== "federated") names.push(...alone.map((party) => party.name));
     byId("mode").replaceChildren(...names.map((name) => make("option", { value: name }, MODES[name])));
     byId("mode").value = mode;
+    for (const name of ["mode", "placement"]) byId(name).closest("label").hidden = status.is_alone;
     // the toys were trained on single questions
     this.form.elements.with_history.checked = !parties.find((party) => party.name === status.home)?.toy;
     this.restore();

@@ -120,10 +120,12 @@ export class Turn {
     this.summary.textContent = summarize(this.state);
     this.notices.replaceChildren(...drawNotices(this.state));
     const counts = countVerdicts(this.state);
-    this.legend.replaceChildren(...counts.length ? [drawLegend(counts)] : []);
+    const isAlone = counts.length === 1 && counts[0][0] === "alone"; // who proposed a word says nothing then
+    this.strip.element.classList.toggle("plain", isAlone);
+    this.legend.replaceChildren(...counts.length && !isAlone ? [drawLegend(counts)] : []);
     const isTableOpen = this.body.querySelector(".as-table")?.open;
     this.body.replaceChildren(...[
-      drawShares(this.state, counts), drawLink(this.state), drawTime(this.state, isTableOpen),
+      isAlone ? null : drawShares(this.state, counts), drawLink(this.state), drawTime(this.state, isTableOpen),
     ].filter(Boolean));
     this.actions.replaceChildren(...[this.drawActions()].filter(Boolean));
   }
