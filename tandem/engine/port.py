@@ -6,7 +6,7 @@ Above it stand prompts, templates, tokenizers and drafting, once for every engin
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -44,6 +44,9 @@ class Row:
 class ModelFile(Protocol):
     """What the beginning of a model's file says of it."""
 
+    num_parameters: int
+    num_bytes: int  # of the whole file, at least
+
     @property
     def context_length(self) -> int | None:
         """Positions that a row may have, where the file says so."""
@@ -60,6 +63,9 @@ class ModelFormat(Protocol):
     def find(self, model: str) -> Path | None:
         """The file of this format that a path stands for: itself, or the only one in a folder; None: it is of another
         form. Raises GenerationError where a folder holds several."""
+
+    def list_models(self, folder: str = "") -> Mapping[str, ModelFile]:
+        """Chat models of this format in a folder, or ("") where programs keep theirs, by their names in settings."""
 
     def check(self, file: Path) -> ModelFile:
         """What a file says. Raises GenerationError, one sentence with the remedy, for one that is damaged."""

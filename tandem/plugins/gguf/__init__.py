@@ -13,6 +13,7 @@ class Gguf:
 
     suffix = header.SUFFIX
     find = staticmethod(header.find_file)
+    list_models = staticmethod(header.list_models)
     check = staticmethod(header.check)
     fingerprint = staticmethod(header.fingerprint)
     load_tokenizer = staticmethod(tokenizer.load)

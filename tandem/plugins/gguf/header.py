@@ -8,7 +8,7 @@ import os
 import re
 import struct
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -147,6 +147,38 @@ def _ollama_stores() -> list[Path]:
     if named := os.environ.get("OLLAMA_MODELS"):
         return [Path(named).expanduser()]
     return [Path.home() / ".ollama/models", SERVICE_STORE]
+
+
+HOME_MODELS = "~/models"
+
+
+def list_models(folder: str = "") -> dict[str, Header]:
+    """The chat models of a folder, or ("") of Ollama's stores and of ~/models, by the names that settings give them.
+
+    Those without a chat template, parts of a model and damaged files are left out.
+    """
+    place = Path(folder or HOME_MODELS).expanduser()
+    files = {} if folder else dict(list_ollama())
+    for pattern in ("*", "*/*", "*/*/*"):
+        for file in sorted(place.glob(pattern + SUFFIX)):
+            files[f"{folder or HOME_MODELS}/{file.relative_to(place)}"] = file
+    found = {}
+    for name, file in files.items():
+        with suppress(GenerationError):
+            header = check(file)
+            if "tokenizer.chat_template" in header.values:
+                found[name] = header
+    return found
+
+
+def list_ollama() -> Iterator[tuple[str, Path]]:
+    """The models of Ollama's stores: their names in the settings, and their files."""
+    for store in _ollama_stores():
+        for manifest in sorted(store.glob("manifests/*/*/*/*")):
+            place = manifest.relative_to(store / "manifests").as_posix()
+            model, _, tag = place.removeprefix("registry.ollama.ai/").removeprefix("library/").rpartition("/")
+            with suppress(GenerationError):
+                yield f"ollama:{model}:{tag}", find_in_ollama(f"{model}:{tag}")
 
 
 # ---- what it holds -------------------------------------------------------------------------------------------

@@ -47,6 +47,8 @@ RUNNING_EXTRAS = ("embedders", "llama", "offline", "ray", "server", "torch")
 MAX_FOLDER_CHARS = 40  # a Unix socket's path has at most 107, and Ray's are long
 MAX_WEIGHT_BYTES = GIB
 """Larger models are not loaded to try the engine."""
+SMALL_PARAMETERS = 400_000_000
+"""Chat models below it misread more than half of what is found for them (docs/how-to/models.md)."""
 RUN_ONCE = "run it once with access to the hub"
 INSTALL_AGAIN = "install Tandem again"
 
@@ -204,6 +206,11 @@ def _version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
+
+
+def judge_size(num_parameters: int) -> str:
+    """What to expect of a chat model by its size; "" of one that is large enough."""
+    return "" if num_parameters >= SMALL_PARAMETERS else "small: it finds, but often misreads"
 
 
 def available_bytes() -> int:

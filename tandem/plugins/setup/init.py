@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import sys
-from dataclasses import dataclass
-from importlib.util import find_spec
+import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import psutil
 import typer
 from typer import Argument, BadParameter, Option
 
+from tandem import plugins
 from tandem.cli.options import CONFIG_NAME
 from tandem.cli.output import emit
 from tandem.config.files import HEADER
-from tandem.corpora import AUTO, LLAMA_PACKAGE, NAMED_MODELS, SMOLLM2, can_load_smollm2
+from tandem.config.parties import PartyConfig
+from tandem.corpora import AUTO, NAMED_MODELS, SMOLLM2, can_load_smollm2, model_path
+from tandem.engine.places import check_file, is_offline
 from tandem.errors import (
     SMOLLM2_PACKAGE,
     ConfigError,
@@ -25,6 +30,7 @@ from tandem.errors import (
     install_line,
     install_model_line,
 )
+from tandem.plugins.setup.doctor import available_bytes, judge_size
 from tandem.topology import Party
 
 if TYPE_CHECKING:
@@ -35,28 +41,38 @@ INDEXES = ".tandem"
 """Folder of the indexes, next to the settings; hidden, so that no build reads it."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelPair:
-    """Models of both parties, of one family: a small one on the device, a larger one in the cloud."""
-
-    device: str
-    cloud: str
-    num_bytes: int
-    """Memory of both together, as bfloat16; about as much is downloaded."""
-    dtype: str = "bfloat16"
-
-
-SMOLLM2_PAIR = ModelPair(SMOLLM2, SMOLLM2, 540_000_000, "float32")
-"""Needs no hub."""
-HUB_PAIRS = (
-    ModelPair("HuggingFaceTB/SmolLM2-135M-Instruct", "HuggingFaceTB/SmolLM2-360M-Instruct", 1_000_000_000),
-    ModelPair("Qwen/Qwen2.5-0.5B-Instruct", "Qwen/Qwen2.5-1.5B-Instruct", 4_100_000_000),
-    ModelPair("Qwen/Qwen2.5-1.5B-Instruct", "Qwen/Qwen2.5-3B-Instruct", 9_300_000_000),
-    ModelPair("Qwen/Qwen2.5-1.5B-Instruct", "Qwen/Qwen2.5-7B-Instruct", 18_400_000_000),
+RESERVED_BYTES = 1_000_000_000
+"""Memory for the process itself, the embedder and the caches."""
+PROMPT_TOKENS, ANSWER_TOKENS = 500, 40
+"""Of an answer: two documents with the question, and what is written."""
+TRIED_TOKENS = 4
+PATIENCE_S = 60.0
+"""The longest that an answer may take of a model that nobody chose."""
+MAX_LISTED = 6
+HUB_MODELS = (
+    ("Qwen2.5-0.5B-Instruct", "q4_k_m", 490_000_000, "Apache-2.0"),
+    ("Qwen2.5-1.5B-Instruct", "q4_k_m", 1_120_000_000, "Apache-2.0"),
+    ("Qwen2.5-3B-Instruct", "q4_k_m", 2_100_000_000, "Qwen Research, no commercial use"),
+    ("Qwen2.5-7B-Instruct", "q3_k_m", 3_810_000_000, "Apache-2.0"),
 )
-"""Pairs on the hub that share a vocabulary, smallest first."""
-RESERVED_BYTES = 2_000_000_000
-"""Memory for the processes themselves, the embedder and the caches."""
+"""One family, whose models can answer together, smallest first: name, quantisation, bytes of the file, licence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A model of this machine."""
+
+    name: str  # in the settings
+    num_bytes: int  # on disk, and about as much in memory
+    num_parameters: int
+    answer_s: float = math.nan
+    """What a first answer from two documents takes here, as measured; nan: it was not."""
+
+    def __str__(self) -> str:
+        """One line for people."""
+        pace = "" if math.isnan(self.answer_s) else f", about {max(1, round(self.answer_s))} s per answer"
+        judgement = judge_size(self.num_parameters)
+        return f"{self.name}: {self.num_bytes / 1e9:.1f} GB{pace}{judgement and f'; {judgement}'}"
 
 
 def init(
@@ -68,8 +84,8 @@ def init(
         str | None,
         Option(
             metavar="MODEL",
-            help="a folder, a GGUF file, a hub id or a name, for both parties (default: smollm2 where it is installed; "
-            "on a terminal it asks)",
+            help="a GGUF file, a folder (of several files the best), a hub id or a name, for both parties (default: "
+            "the best of Ollama's store, ~/models and smollm2 that fits the memory; on a terminal it asks)",
         ),
     ] = None,
     question: Annotated[
@@ -96,21 +112,21 @@ def init(
         raise ConfigError(
             f"{Path(CONFIG_NAME).absolute()} is there already; edit it, or write it again with --force."
         )
-    pair = _choose_pair() if model is None else ModelPair(_model(model), _model(model), 0, "float32")
-    text = render(folders, pair)
+    model = choose_model(model)
+    text = render(folders, model)
     if not settings_only:
         _index(folders, text)
     _write(CONFIG_NAME, text, "w" if force else "x")  # the choice took time
     emit(f"Wrote {CONFIG_NAME}.")
     if settings_only:
-        _print_next([*(_index_line(party, path) for party, path in folders.items()), *_later(pair)])
+        _print_next([*(_index_line(party, path) for party, path in folders.items()), *_later(model)])
         return 0
-    if question is None and pair is not None and is_interactive():
+    if question is None and model is not None and is_interactive():
         question = (
             typer.prompt("Your first question (empty: none)", default="", show_default=False).strip() or None
         )
     if question is None:
-        _print_next(_later(pair))
+        _print_next(_later(model))
         return 0
     from tandem.cli.ask import ask
 
@@ -144,37 +160,90 @@ def _write(name: str, text: str, mode: str) -> None:
         raise ConfigError(f"{Path(name).absolute()} cannot be written ({error.strerror}).") from None
 
 
-def propose(available_bytes: int) -> list[ModelPair]:
-    """The pairs that this machine could run, the one that is proposed first. available_bytes: of memory."""
-    from tandem.engine.places import is_cached, is_offline
+def choose_model(named: str | None) -> str | None:
+    """The model as the settings name it: what was named, or of the files in a named folder, or else of those on this
+    machine, the one that a person chooses, or the best; None: there is none. Raises GenerationError."""
+    folder = named if named is not None and _holds_several(named) else ""
+    if named is not None and not folder:
+        return _model(named)
+    found = find_candidates(available_bytes(), folder)
+    if is_interactive() and (found or not is_offline()):
+        found = [measured for candidate in found[:MAX_LISTED] if (measured := measure(candidate))]
+        listed = [f"  {number}  {each}" for number, each in enumerate(found, 1)]
+        emit("Models on this machine:", *listed or ["  none that fits its memory"], sep="\n")
+        _print_hub(found)
+        number = int(typer.prompt("Which", default=1, type=int)) if found else 0
+        return _model(found[min(max(number, 1), len(found)) - 1].name) if found else None
+    measured = (each for candidate in found if (each := measure(candidate)))
+    best = next(
+        (each for each in measured if each.answer_s <= PATIENCE_S or each.name == found[-1].name), None
+    )
+    if best is None:
+        return None
+    emit(f"Model {best}")
+    if judge_size(best.num_parameters):
+        _print_hub([best])
+    return _model(best.name)
 
-    here = [SMOLLM2_PAIR] if can_load_smollm2() else []
-    hub = [
-        pair
-        for pair in HUB_PAIRS
-        if find_spec("torch") is not None
-        and pair.num_bytes + RESERVED_BYTES <= available_bytes
-        and (not is_offline() or all(is_cached(name, "config.json") for name in (pair.device, pair.cloud)))
+
+def _holds_several(model: str) -> bool:
+    place = Path(model).expanduser()
+    return place.is_dir() and not (place / "config.json").exists() and len(list(place.glob("*.gguf"))) > 1
+
+
+def find_candidates(free_bytes: int, folder: str = "") -> list[Candidate]:
+    """Models that this machine has and whose memory it has, the largest first. folder: look only there."""
+    formats = [plugins.find("model_format", name) for name in plugins.names("model_format")]
+    files = {name: file for each in formats for name, file in each.list_models(folder).items()}
+    if not folder and can_load_smollm2():
+        files[SMOLLM2] = check_file(model_path(SMOLLM2))
+    found = [Candidate(name, file.num_bytes, file.num_parameters) for name, file in files.items()]
+    fitting = [
+        each for each in found if each.num_bytes + RESERVED_BYTES <= free_bytes or each.name == SMOLLM2
     ]
-    return here + hub
+    return sorted(fitting, key=lambda each: (-each.num_parameters, -each.num_bytes))
 
 
-def _choose_pair() -> ModelPair | None:
-    """The pair that a person chooses, or the one that needs no download; None: there is none."""
-    from tandem.plugins.setup.doctor import available_bytes
+def measure(candidate: Candidate) -> Candidate | None:
+    """The candidate with the time of an answer, from a block of tokens and some single ones, which takes about a
+    second; None where it cannot be loaded."""
+    from tandem.actors.loading import load_engine
 
-    pairs = propose(available_bytes())
-    if is_interactive() and set(pairs) - {SMOLLM2_PAIR}:
-        emit("Models for device and cloud, in the memory of this machine:")
-        for number, pair in enumerate(pairs, 1):
-            download = "" if pair is SMOLLM2_PAIR else ", downloaded from the hub unless it is there"
-            size = f"{pair.num_bytes / 1e9:.1f} GB as {pair.dtype}"
-            if pair is SMOLLM2_PAIR and find_spec(LLAMA_PACKAGE) is not None:
-                size = "0.1 GB, quantised"
-            emit(f"  {number}  {pair.device} and {pair.cloud}: {size}{download}")
-        number = int(typer.prompt("Which", default=1, type=int))
-        return pairs[min(max(number, 1), len(pairs)) - 1]
-    return SMOLLM2_PAIR if SMOLLM2_PAIR in pairs else None
+    try:
+        engine = load_engine(PartyConfig(model=candidate.name, num_threads=count_threads()))
+    except TandemError as error:
+        emit(f"  {candidate.name}: {error}", to_stderr=True)
+        return None
+    prompt = engine.open("try", "What is it?", [], TRIED_TOKENS + 1)
+    moments = [time.perf_counter()]
+    for count in range(TRIED_TOKENS + 1):
+        engine.next_logits("try", prompt.query_tokens[:count])
+        moments.append(time.perf_counter())
+    engine.close("try")
+    num_tokens = len(prompt.document_tokens[0]) + len(prompt.query_tokens)
+    block_s = (moments[1] - moments[0]) / num_tokens
+    token_s = 2 * (moments[-1] - moments[1]) / TRIED_TOKENS  # a row for each document
+    return replace(candidate, answer_s=PROMPT_TOKENS * block_s + ANSWER_TOKENS * token_s)
+
+
+def _print_hub(found: list[Candidate]) -> None:
+    """Name the models of the hub that are larger than what is here, fit the memory, and how they are fetched."""
+    if is_offline():
+        return
+    largest = max((each.num_bytes for each in found), default=0)
+    lines = [
+        f"  hf download Qwen/{name}-GGUF {name.lower()}-{kind}.gguf --local-dir ~/models"
+        f"  # {num_bytes / 1e9:.1f} GB; {licence}"
+        for name, kind, num_bytes, licence in HUB_MODELS
+        if largest < num_bytes <= available_bytes() - RESERVED_BYTES
+    ]
+    if lines:
+        emit("Better ones, from Hugging Face; then run this again:", *lines, sep="\n")
+
+
+def count_threads() -> int:
+    """Threads of a model: half of the cores, as the process itself and whoever sits there need some."""
+    return max(1, (psutil.cpu_count(logical=False) or 2) // 2)
 
 
 def is_interactive() -> bool:
@@ -182,17 +251,17 @@ def is_interactive() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
-def render(folders: dict[Party, Path], pair: ModelPair | None) -> str:
-    """The file for these folders and these models. pair: None keeps the default."""
+def render(folders: dict[Party, Path], model: str | None) -> str:
+    """The file for these folders and this model. model: None keeps the default."""
     lines = [HEADER, "# Made by tandem init. These make the indexes, and bring them up to date:"]
     lines += ["# " + _index_line(party, path).replace("\n", "?") for party, path in folders.items()]
-    return "\n".join([*lines, "", _settings(folders, pair).to_toml(only_changed=True)])
+    return "\n".join([*lines, "", _settings(folders, model).to_toml(only_changed=True)])
 
 
-def _later(pair: ModelPair | None) -> list[str]:
+def _later(model: str | None) -> list[str]:
     """The commands that make use of file and indexes."""
     lines = ["tandem doctor", 'tandem search device "QUESTION"', 'tandem ask "QUESTION"']
-    if pair is None:
+    if model is None:
         needed = f"{install_line('llama')} && {install_model_line(SMOLLM2_PACKAGE)}"
         note = f"or edit {CONFIG_NAME}: device.model and cloud.model (the bundled toy cannot read your documents)"
         return [f"{needed}  # a small chat model", note, *lines]
@@ -207,7 +276,7 @@ def _index_line(party: Party, path: Path) -> str:
     return f"tandem index {party} {shlex.quote(str(path))}"
 
 
-def _settings(folders: dict[Party, Path], pair: ModelPair | None) -> Config:
+def _settings(folders: dict[Party, Path], model: str | None) -> Config:
     from tandem.config.files import replace_settings
     from tandem.config.schema import Config
 
@@ -215,11 +284,9 @@ def _settings(folders: dict[Party, Path], pair: ModelPair | None) -> Config:
         party: {"index": f"{INDEXES}/{party}"} if party in folders else {"num_documents": 0}
         for party in Party
     }
-    if pair is not None:
-        models: dict[str, str] = {Party.DEVICE: pair.device, Party.CLOUD: pair.cloud}
-        values = {
-            party: {"model": models[party], "dtype": pair.dtype, **own} for party, own in values.items()
-        }
+    if model is not None:
+        own = {"model": model, "num_threads": count_threads()}
+        values = {party: {**own, **values[party]} for party in Party}
     if Party.CLOUD not in folders:
         values["cluster"] = {"runtime": "inline"}  # one device needs no processes beside the one that asks
     return replace_settings(Config(), values)

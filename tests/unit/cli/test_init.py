@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,10 @@ import pytest
 from tandem.cli import main
 from tandem.config.files import walk
 from tandem.config.schema import Config, PartyConfig
+from tandem.corpora import can_load_smollm2
 from tandem.errors import GenerationError
 from tandem.plugins.setup import init
+from tests.tiny_gguf import write_gguf
 
 from .conftest import Run
 
@@ -22,7 +25,10 @@ def notes(folders: Path) -> Path:
     return folders / "my notes"
 
 
-def test_the_file_holds_every_setting_and_sets_what_was_given(notes: Path, folders: Path, run: Run) -> None:
+def test_the_file_holds_every_setting_and_sets_what_was_given(
+    notes: Path, folders: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(init, "count_threads", lambda: 3)
     (folders / "pages").mkdir()
     Path("qwen").mkdir()
     for name in ("config.json", "pytorch_model.bin"):
@@ -30,11 +36,18 @@ def test_the_file_holds_every_setting_and_sets_what_was_given(notes: Path, folde
     both = ("../my notes", "--cloud", str(folders / "pages"), "--model", "qwen")
     shown = run("init", "--settings-only", *both, code=0)
     text = Path("tandem.toml").read_text("utf-8")
-    assert tomllib.loads(text)["device"] == {"model": "./qwen", "index": ".tandem/device"}
+    assert tomllib.loads(text)["device"] == {
+        "model": "./qwen",
+        "num_threads": 3,
+        "index": ".tandem/device",
+    }
     assert all(f"{setting.name} = " in text for _, setting, _ in walk(Config()))
     config = Config.load("tandem.toml")
     assert config.cloud == PartyConfig(
-        model=str(folders / "work" / "qwen"), index=str(folders / "work/.tandem/cloud"), num_documents=2
+        model=str(folders / "work" / "qwen"),
+        index=str(folders / "work/.tandem/cloud"),
+        num_documents=2,
+        num_threads=3,
     )
     assert config.decoding == Config().decoding
     assert shown.out.splitlines() == [
@@ -60,35 +73,77 @@ def test_what_is_there_is_not_overwritten(notes: Path, run: Run) -> None:
     assert Config.load("tandem.toml").device.index.endswith(".tandem/device")
 
 
-def test_models_are_proposed_that_fit_and_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tandem.plugins.setup.init.can_load_smollm2", lambda: True)
-    monkeypatch.setattr("tandem.engine.places.is_offline", lambda: False)
-    assert init.propose(1_000_000_000) == [init.SMOLLM2_PAIR]
-    assert init.propose(64_000_000_000) == [init.SMOLLM2_PAIR, *init.HUB_PAIRS]
-    assert init.propose(6_200_000_000)[-1].cloud == "Qwen/Qwen2.5-1.5B-Instruct"
-    monkeypatch.setattr("tandem.engine.places.is_offline", lambda: True)
-    monkeypatch.setattr("tandem.engine.places.is_cached", lambda name, file: "SmolLM2" in name)
-    assert init.propose(64_000_000_000) == [init.SMOLLM2_PAIR, init.HUB_PAIRS[0]]
-    monkeypatch.setattr("tandem.plugins.setup.init.find_spec", lambda name: None)
-    assert init.propose(64_000_000_000) == [init.SMOLLM2_PAIR], "nothing computes a model of the hub"
+@pytest.fixture
+def models(folders: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """~/models with two chat models, one of them in a folder of its own, and three files that are none. Nothing is
+    measured: every answer takes seven seconds."""
+    place = folders / "home" / "models"
+    (place / "large").mkdir(parents=True)
+    write_gguf(place / "small.gguf", chat_template="{{ messages }}")
+    write_gguf(place / "large" / "large.gguf", kind="F32", chat_template="{{ messages }}")
+    write_gguf(place / "base.gguf")
+    (place / "part.gguf").write_bytes(b"GGUF")
+    monkeypatch.setattr(init, "can_load_smollm2", lambda: False)
+    monkeypatch.setattr(init, "is_offline", lambda: False)
+    monkeypatch.setattr(init, "available_bytes", lambda: 4_000_000_000)
+    monkeypatch.setattr(init, "measure", lambda each: replace(each, answer_s=7.0))
+    return place
 
 
-def test_a_person_chooses_models_and_asks(notes: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+LARGE, SMALL = "~/models/large/large.gguf", "~/models/small.gguf"
+FETCHED = "hf download Qwen/Qwen2.5-1.5B-Instruct-GGUF qwen2.5-1.5b-instruct-q4_k_m.gguf --local-dir ~/models"
+
+
+@pytest.mark.usefixtures("models")
+def test_the_best_model_that_fits_is_taken_and_said(
+    notes: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    shown = run("init", "--settings-only", str(notes), code=0)
+    config = Config.load("tandem.toml")
+    assert config.device.model == config.cloud.model == str(Path(LARGE).expanduser())
+    assert shown.out.startswith(
+        f"Model {LARGE}: 0.0 GB, about 7 s per answer; small: it finds, but often misreads\nBetter ones, "
+    )
+    assert f"{FETCHED}  # 1.1 GB; Apache-2.0" in shown.out
+    assert "Qwen2.5-3B-Instruct" in shown.out
+    assert "Qwen2.5-7B-Instruct" not in shown.out, "its memory is not there"
+    monkeypatch.setattr(init, "measure", lambda each: replace(each, answer_s=99.0))
+    assert init.choose_model(None) == SMALL, "both are slow"
+    monkeypatch.setattr(init, "measure", lambda each: None)
+    assert init.choose_model(None) is None
+
+
+def test_what_is_named_wins(models: Path) -> None:
+    assert init.choose_model(SMALL) == SMALL
+    write_gguf(models / "large" / "larger.gguf", kind="F32", chat_template="{{ messages }}", header={"x": 1})
+    assert init.choose_model("~/models/large") in (LARGE, "~/models/large/larger.gguf")
+
+
+@pytest.mark.skipif(not can_load_smollm2(), reason="SmolLM2 is not installed")
+def test_a_model_is_measured() -> None:
+    measured = init.measure(init.Candidate("smollm2", 98_000_000, 134_515_008))
+    assert measured is not None
+    assert 0.1 < measured.answer_s < 1000
+    assert "; small: it finds, but often misreads" in str(measured)
+
+
+def test_a_model_that_cannot_be_loaded_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    assert init.measure(init.Candidate("./none.gguf", 1, 1)) is None
+    assert "there is no such file" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("models")
+def test_a_person_chooses_a_model_and_asks(notes: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     """The index is a real one; what would answer is a fake that records how it was asked."""
     asked: list[dict[str, object]] = []
-    replies = iter(["3", "Who is Mira?"])
+    replies = iter(["2", "Who is Mira?"])
     monkeypatch.setattr("tandem.cli.ask.ask", lambda **options: asked.append(options) or 0)
-    monkeypatch.setattr("tandem.plugins.setup.init.is_interactive", lambda: True)
-    monkeypatch.setattr("tandem.plugins.setup.doctor.available_bytes", lambda: 64_000_000_000)
-    monkeypatch.setattr("tandem.plugins.setup.init.can_load_smollm2", lambda: True)
-    monkeypatch.setattr("tandem.engine.places.is_offline", lambda: False)
+    monkeypatch.setattr(init, "is_interactive", lambda: True)
     monkeypatch.setattr("typer.prompt", lambda *_, **__: next(replies))
     (notes / "a.md").write_text("Mira likes puzzle games.")
     shown = run("init", str(notes), code=0)
-    config = Config.load("tandem.toml")
-    models = [config.device.model, config.cloud.model]
-    assert models == ["Qwen/Qwen2.5-0.5B-Instruct", "Qwen/Qwen2.5-1.5B-Instruct"]
-    assert config.cloud.dtype == "bfloat16"
+    assert f"  1  {LARGE}: 0.0 GB, about 7 s per answer" in shown.out
+    assert Config.load("tandem.toml").device.model == str(Path(SMALL).expanduser())
     assert asked == [{"question": "Who is Mira?", "runtime": "inline"}]
     assert "Indexed: 1 file" in shown.out
 

@@ -197,6 +197,13 @@ def test_a_model_of_ollama_is_the_blob_that_its_manifest_names(store: Path, name
     assert gguf.find_file(file) == Path(file), "a GGUF file without a suffix"
 
 
+def test_models_of_ollama_are_listed_by_the_names_that_find_them(store: Path) -> None:
+    listed = dict(gguf.list_ollama())
+    assert list(listed) == ["ollama:hf.co/org/repo:Q4_0", "ollama:llama3.2:1b", "ollama:mira/notes:latest"]
+    assert all(places.expand(name) == str(file) for name, file in listed.items())
+    assert gguf.list_models() == {}, "none of these files is whole"
+
+
 @pytest.mark.parametrize("name", ["llama3.2", "nobody", "../../etc/passwd"])
 def test_a_model_that_ollama_has_not_is_said_with_those_that_it_has(store: Path, name: str) -> None:
     with pytest.raises(GenerationError) as caught:
