@@ -30,7 +30,8 @@ from tandem.cli.ask import toy_problem
 from tandem.cli.options import MODELS, AsJson, SettingsOptions, with_options
 from tandem.cli.output import emit, print_json
 from tandem.config.files import HEADER
-from tandem.engine.places import check_file, count_bytes, expand, file_of, is_cached
+from tandem.corpora import TOYS
+from tandem.engine.places import base_of, check_file, count_bytes, expand, file_of, is_cached
 from tandem.errors import DISTRIBUTION, MINILM_PACKAGE, TandemError, install_line, install_model_line
 from tandem.system.paths import data_folder, state_folder
 from tandem.topology import PARTIES, Party
@@ -293,7 +294,17 @@ def language_model(config: PartyConfig) -> str:
     path = expand(model_path(config.model))
     if file_of(path) is None and not Path(path).is_dir():
         return _from_hub(path, "config.json", f"{RUN_ONCE}, or give a local path")
-    return describe_load(config) + ("; converted at its first use" if describe_conversion(config) else "")
+    conversion = "; converted at its first use" if describe_conversion(config) else ""
+    return describe_load(config) + conversion + judge(path, config)
+
+
+def judge(path: str, config: PartyConfig) -> str:
+    """The end of a sentence on a model by its parameters; nothing on a toy, of which its name says all."""
+    file = check_file(base_of(path))
+    num_parameters = file.num_parameters if file else (count_bytes(path, "float32") or 0) // 4
+    if config.model in TOYS or not num_parameters:
+        return ""
+    return f"; {num_parameters / 1e9:.2g} B parameters, {judge_size(num_parameters) or 'enough to read well'}"
 
 
 def index(party: Party, config: PartyConfig) -> str:
@@ -391,7 +402,7 @@ def prompt(party: Party, config: PartyConfig, facts: dict[Party, ModelFacts]) ->
 def load_facts(party: PartyConfig) -> ModelFacts:
     """Read what a party's settings name. Raises GenerationError."""
     from tandem.corpora import model_path
-    from tandem.engine.places import base_of, context_length, load_config, load_tokenizer
+    from tandem.engine.places import context_length, load_config, load_tokenizer
     from tandem.engine.prompt import PromptBuilder
     from tandem.engine.template import find_template
     from tandem.engine.tokenizer import describe_tokenizer

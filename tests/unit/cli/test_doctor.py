@@ -125,6 +125,24 @@ def test_a_gguf_file_without_what_computes_it(tmp_path: Path, monkeypatch: pytes
     assert found.finding.endswith(f"of which some are not installed; run `{install_line('torch')}`.")
 
 
+@pytest.mark.parametrize(
+    ("num_parameters", "judgement"),
+    [
+        (134_515_008, "; 0.13 B parameters, small: it finds, but often misreads"),
+        (630_167_424, "; 0.63 B parameters, enough to read well"),
+    ],
+)
+def test_a_model_is_judged_by_its_parameters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_parameters: int, judgement: str
+) -> None:
+    path = str(write_gguf(tmp_path / "model.gguf"))
+    assert model(path).endswith(" B parameters, small: it finds, but often misreads")
+    header = replace(doctor.check_file(path), num_parameters=num_parameters)  # type: ignore[type-var]
+    monkeypatch.setattr(doctor, "check_file", lambda _: header)
+    assert model(path).endswith(judgement)
+    assert "B parameters" not in model("bundled"), "its name says that it is a toy"
+
+
 def test_hub_names_are_looked_up_without_a_server() -> None:
     assert doctor.is_cached("no-such-organisation/no-such-model", "config.json") is False
     assert doctor.is_cached("../..//", "config.json") is False
