@@ -19,6 +19,7 @@ help:            ## these lines
 
 demo: $(VENV)/.demo   ## ask SmolLM2 a question about the household documents, on two local Ray nodes
 	@$(BIN)/tandem ask --runtime ray "$(QUESTION)"
+	@printf '\nNow your own files:\n  source $(BIN)/activate\n  tandem init FOLDER\n'
 
 install: $(VENV)/.demo   ## Tandem into .venv, without PyTorch
 

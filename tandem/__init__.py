@@ -5,10 +5,14 @@ Importing the package is free: each name below is loaded when it is first used.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tandem.system import __version__ as __version__
+
+if sys.platform == "win32":
+    raise ImportError("Tandem runs on Linux and macOS; on Windows, install it within WSL 2.")
 
 if TYPE_CHECKING:
     from tandem.citations import Citation, Span

@@ -348,5 +348,10 @@ class SharedProcess:
 
 
 def _resident_bytes() -> int:
-    with open("/proc/self/statm") as statm:
-        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    try:
+        with open("/proc/self/statm") as statm:
+            return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except FileNotFoundError:  # not Linux
+        import psutil
+
+        return int(psutil.Process().memory_info().rss)

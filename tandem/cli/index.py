@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import os
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -34,6 +33,7 @@ from tandem.client.ask import check_question
 from tandem.errors import ConfigError, RetrievalError
 from tandem.system.file_kinds import COMMON, as_text
 from tandem.system.paths import index_folder
+from tandem.system.processes import count_cores
 from tandem.topology import Party
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def _build(
 
     options: dict[str, Any] = {
         **build_options(config),
-        "num_threads": len(os.sched_getaffinity(0)),
+        "num_threads": count_cores(),
         "progress": lambda done, total: log(f"chunks: {done} of {total}"),
     }
     if not (add or delete):
@@ -207,7 +207,7 @@ def _embedder(config: Config, log: StageLog) -> TextEmbedder:
 
     def load() -> TextEmbedder:
         log("embedder: loading")
-        embedder = load_embedder(config, num_threads=len(os.sched_getaffinity(0)))
+        embedder = load_embedder(config, num_threads=count_cores())
         log(f"embedder: {embedder.name}")
         return embedder
 

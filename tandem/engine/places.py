@@ -272,6 +272,11 @@ def _check_pointer(file: Path) -> None:
 
 def _no_model(model: str) -> GenerationError:
     """The error for a name that is no path, no name of Tandem's, and nothing that the hub could know."""
+    if model.startswith(("http://", "https://")):
+        return GenerationError(
+            f"{model!r:.200} is an address on the web, and Tandem loads models of this machine; download its file, "
+            "such as with `hf download`, and name that."
+        )
     looks_local = os.path.isabs(model) or model.startswith((".", "~")) or model.count("/") > 1
     suffixes = tuple(plugins.find("model_format", name).suffix for name in plugins.names("model_format"))
     if looks_local or model.lower().endswith(suffixes):

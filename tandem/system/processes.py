@@ -28,6 +28,13 @@ def environment(**variables: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": folders, **variables}
 
 
+def count_cores() -> int:
+    """The cores that this process may use; where the system does not say which, all of them."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 class Companion:
     """A process that answers one request after the other, and ends with the one that asks.
 

@@ -44,6 +44,16 @@ def install(clone: Path, environment: Path) -> Path:
     return environment / "bin" / "python"
 
 
+def test_a_system_that_is_none_of_these_is_told_so() -> None:
+    """One sentence, instead of a module that only other systems have."""
+    script = "import sys; sys.platform = 'win32'; import tandem.cli"
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    last = done.stderr.splitlines()[-1]
+    assert last == "ImportError: Tandem runs on Linux and macOS; on Windows, install it within WSL 2."
+
+
 def test_a_script_beside_the_clone_imports_the_package(clone: Path, tmp_path: Path) -> None:
     """Its folder comes first in the search, and holds a folder "tandem" that is no package."""
     python = install(clone, tmp_path / "venv")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -19,6 +18,7 @@ from tandem.errors import GenerationError
 from tandem.plugins.llama.library import ENGINE, load_model
 from tandem.plugins.llama.probe import probe
 from tandem.plugins.llama.rows import ARITHMETIC, CACHE_TYPES, FORM, LlamaModel, Settings
+from tandem.system.processes import count_cores
 
 _DEFAULTS = LoadOptions()
 GGUF: ModelFormat = plugins.find("model_format", "gguf")
@@ -35,7 +35,7 @@ class LlamaRunner(Runner):
         self.file, self.adapter = file, adapter
         self.model = load_model(file, options.gpu_layers, adapter, options.library)
         self.vocab_size, self.context_length = self.model.vocab_size, self.model.context_length
-        self._settings = Settings(options.num_threads or len(os.sched_getaffinity(0)), options.cache_type)
+        self._settings = Settings(options.num_threads or count_cores(), options.cache_type)
         self._gpu_layers = options.gpu_layers
         self.row_model = LlamaModel(self.model, self._settings)
 

@@ -7,7 +7,6 @@ nothing is downloaded. `--settings` prints the settings in force instead.
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
 import sys
@@ -34,6 +33,7 @@ from tandem.corpora import TOYS
 from tandem.engine.places import base_of, check_file, count_bytes, expand, file_of, is_cached
 from tandem.errors import DISTRIBUTION, MINILM_PACKAGE, TandemError, install_line, install_model_line
 from tandem.system.paths import data_folder, state_folder
+from tandem.system.processes import count_cores
 from tandem.topology import PARTIES, Party
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ def free_gib(folder: str) -> float:
 
 
 AMOUNTS = (
-    Amount("cores", lambda: len(os.sched_getaffinity(0)), 2, "{}", "run the two parties on two machines"),
+    Amount("cores", count_cores, 2, "{}", "run the two parties on two machines"),
     # Two models, the embedder and Ray's own processes.
     Amount("memory", lambda: available_bytes() / GIB, 3, "{:.1f} GiB free", "free 3 GiB"),
 )

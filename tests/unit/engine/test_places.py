@@ -51,6 +51,11 @@ def fault(model: str) -> str:
             f'id such as {HUB}, or "smollm2" or "bundled".',
         ),
         (
+            "https://example.org/a/model.gguf",
+            "'https://example.org/a/model.gguf' is an address on the web, and Tandem loads models of this machine; "
+            "download its file, such as with `hf download`, and name that.",
+        ),
+        (
             "llama3.2",
             "There is no model 'llama3.2'; if Ollama has downloaded it, name it \"ollama:llama3.2\", else a GGUF file, "
             'a folder, a hub id such as "meta-llama/Llama-3.2-1B-Instruct", or "smollm2" or "bundled".',
