@@ -167,23 +167,34 @@ def choose_model(named: str | None) -> str | None:
     if named is not None and not folder:
         return _model(named)
     found = find_candidates(available_bytes(), folder)
-    if is_interactive() and (found or not is_offline()):
-        found = [measured for candidate in found[:MAX_LISTED] if (measured := measure(candidate))]
-        listed = [f"  {number}  {each}" for number, each in enumerate(found, 1)]
-        emit("Models on this machine:", *listed or ["  none that fits its memory"], sep="\n")
-        _print_hub(found)
-        number = int(typer.prompt("Which", default=1, type=int)) if found else 0
-        return _model(found[min(max(number, 1), len(found)) - 1].name) if found else None
-    measured = (each for candidate in found if (each := measure(candidate)))
-    best = next(
-        (each for each in measured if each.answer_s <= PATIENCE_S or each.name == found[-1].name), None
-    )
-    if best is None:
-        return None
-    emit(f"Model {best}")
-    if judge_size(best.num_parameters):
-        _print_hub([best])
-    return _model(best.name)
+    chosen = _ask_for_one(found) if is_interactive() else _find_best(found)
+    return None if chosen is None else _model(chosen.name)
+
+
+def _ask_for_one(found: list[Candidate]) -> Candidate | None:
+    """The one that a person chooses. found: the largest first."""
+    listed = [each for candidate in found[:MAX_LISTED] if (each := measure(candidate))]
+    lines = [f"  {number}  {each}" for number, each in enumerate(listed, 1)]
+    emit("Models on this machine:", *lines or ["  none that fits its memory"], sep="\n")
+    _print_hub(listed)
+    if len(listed) < 2:
+        return listed[0] if listed else None
+    number = int(typer.prompt("Which", default=1, type=int))
+    return listed[min(max(number, 1), len(listed)) - 1]
+
+
+def _find_best(found: list[Candidate]) -> Candidate | None:
+    """The first that answers within `PATIENCE_S`, or else the last one; says which. found: the largest first."""
+    measured = filter(None, map(measure, found))
+    best = None
+    for best in measured:
+        if best.answer_s <= PATIENCE_S:
+            break
+    if best is not None:
+        emit(f"Model {best}")
+        if judge_size(best.num_parameters):
+            _print_hub([best])
+    return best
 
 
 def _holds_several(model: str) -> bool:

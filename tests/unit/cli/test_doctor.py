@@ -19,6 +19,7 @@ from tandem import corpora
 from tandem.config.schema import Config, PartyConfig
 from tandem.engine.tokenizer import find_difference
 from tandem.errors import install_line
+from tandem.plugins.gguf.header import check
 from tandem.plugins.setup import doctor
 from tandem.plugins.setup.doctor import Check
 from tandem.plugins.torch import conversion
@@ -137,7 +138,7 @@ def test_a_model_is_judged_by_its_parameters(
 ) -> None:
     path = str(write_gguf(tmp_path / "model.gguf"))
     assert model(path).endswith(" B parameters, small: it finds, but often misreads")
-    header = replace(doctor.check_file(path), num_parameters=num_parameters)  # type: ignore[type-var]
+    header = replace(check(Path(path)), num_parameters=num_parameters)
     monkeypatch.setattr(doctor, "check_file", lambda _: header)
     assert model(path).endswith(judgement)
     assert "B parameters" not in model("bundled"), "its name says that it is a toy"

@@ -257,7 +257,8 @@ function welcome(status) {
 }
 
 /** Say of every toy that answers here that it is one. */
-function showToys({ parties }) {
+function showToys(status) {
+  const parties = status.parties.filter(({ name }) => !status.is_alone || name === status.home);
   const toys = [...new Set(parties.map((party) => party.toy).filter(Boolean))];
   const sentences = toys.map((toy) => {
     const names = parties.filter((party) => party.toy === toy)
