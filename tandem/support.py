@@ -8,6 +8,7 @@ speak of what was asked, or nothing supports the answer. `docs/explanation/citat
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -56,6 +57,9 @@ SMALL_WORDS: Mapping[str, frozenset[str]] = {
     }.items()
 }
 """Words of a language that a question is asked with, not about."""
+LEAST_FOREIGN = 5
+"""Small words of another language, of which a name or a quotation has fewer."""
+LAST_LATIN = "\u024f"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,11 +174,24 @@ def covered_share(question: str, text: str) -> float | None:
 
 def find_language(text: str) -> str | None:
     """The language of which a text has most small words; None where it has none, or as many of another one."""
+    (language, most), (_, second) = _count_small_words(text).most_common(2)
+    return language if most > second else None
+
+
+def is_foreign(text: str) -> bool:
+    """Whether a text is plainly not in English: most of its letters are no Latin ones, or it has more small words of
+    another language, and some."""
+    letters = [sign for sign in text if sign.isalpha()]
+    counts = _count_small_words(text)
+    english = counts.pop("en")
+    is_latin = sum(sign <= LAST_LATIN for sign in letters) >= len(letters) / 2
+    return not is_latin or max(counts.values()) >= max(LEAST_FOREIGN, english + 1)
+
+
+def _count_small_words(text: str) -> Counter[str]:
+    """How many words of a text are small ones of each language."""
     words = re.findall(r"[^\W\d_]+", text.casefold())
-    counts = sorted(
-        ((sum(word in small for word in words), name) for name, small in SMALL_WORDS.items()), reverse=True
-    )
-    return counts[0][1] if counts[0][0] > counts[1][0] else None
+    return Counter({name: sum(word in small for word in words) for name, small in SMALL_WORDS.items()})
 
 
 def _beginning(word: str) -> str:

@@ -147,6 +147,13 @@ def use_offline() -> None:
     assert NOTE in find(WHERE)
 
 
+def use_multilingual() -> None:
+    """A German question finds an English note."""
+    options = ("--set", "retrieval.embedder=multilingual", "--set", "device.search_by=dense")
+    index(write_note(), "index", *options[:2])
+    assert NOTE in find("Wo ist der Schlüssel zum Schuppen?", "index", *options)
+
+
 def use_embedders() -> None:
     """An embedder in a folder of the user's, and a cross-encoder there, for which all documents are alike."""
     from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
@@ -350,6 +357,7 @@ USES = {
     "llama": Use(use_llama, packages=(MINILM_PACKAGE, SMOLLM2_PACKAGE)),
     "ray": Use(use_ray, extras=("torch",), packages=(MINILM_PACKAGE,)),
     "offline": Use(use_offline),
+    "multilingual": Use(use_multilingual),
     "office": Use(use_office, packages=(MINILM_PACKAGE,)),
     "embedders": Use(use_embedders, packages=(MINILM_PACKAGE,)),
     "grammar": Use(use_grammar, extras=("torch",), packages=(MINILM_PACKAGE,)),

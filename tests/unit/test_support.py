@@ -6,7 +6,7 @@ import pytest
 
 from tandem.citations import Citation
 from tandem.events import Answer, DoneEvent, SessionStatistics, Source, SourcesEvent, TokenEvent, assemble
-from tandem.support import UNSUPPORTED, covered_share, find_facts, find_language, judge
+from tandem.support import UNSUPPORTED, covered_share, find_facts, find_language, is_foreign, judge
 from tandem.topology import Party
 
 SAFE = ("safe.md", "The code of the safe in the cellar is 63-05-91. Ask Mira Lund.")
@@ -96,3 +96,21 @@ def test_words_are_compared_by_their_beginnings_in_one_language() -> None:
     assert [find_language(text) for text in ("What is the code?", "Wo ist der Hund?", "4417", "日本語")] == [
         "en", "de", None, None
     ]  # fmt: skip
+
+
+def test_what_is_plainly_not_in_english() -> None:
+    german = "Der Hund ist im Garten und die Katze auf dem Dach."
+    foreign = [
+        german,
+        "Ключ от дома.",
+        "日本語のテキスト",
+        "Le chat est sur le toit et le chien dans la maison.",
+    ]
+    english = [
+        "",
+        "part,stock\nhub,3",
+        "The flat is near Plaza de la Paz, and we like it.",
+        "Mr de la Cruz",
+        "4417",
+    ]
+    assert [is_foreign(text) for text in foreign + english] == [True] * 4 + [False] * 5

