@@ -12,18 +12,24 @@ both, and with a cross-encoder (`--scorer`) on the household questions and on dr
 (`_codes.py`), tuned-with and held-out halves apart; offline embedder. Prediction: both find at 4 at least 0.95 of what
 the better of the two finds, on either set. (Part "recall".)
 
+Are documents found across languages? XQuAD's questions in English and German over its paragraphs in either language
+(`--xquad FOLDER`, with xquad.en.json and xquad.de.json), by vectors and by both, with each of `--embedders`.
+Prediction: with the multilingual one, recall at 4 is at least 0.95 in one language and 0.85 across two. (Part
+"languages", if asked for.)
+
 What do words cost? 10^5 chunks of words drawn as often as in the household's documents, each with codes of its own;
 processor time of a search by both less that by vectors alone, question by question; bytes on disk, rate of indexing
 and time to change one file with words and without. Prediction: 10 ms per query at most, a third more disk than texts
 and vectors. (Part "words".)
 
 Expected run time: 10 minutes and 9 GiB for 10^6 vectors, 2 minutes without them; recall 2 minutes, words 4; `--smoke`
-30 seconds.
+30 seconds; languages 10 minutes.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import multiprocessing
@@ -64,6 +70,7 @@ DEPTHS = (1, 4, 16)
 """Places up to which a hit counts."""
 NUM_FAMILIES = 84
 PARTS = ("vectors", "recall", "words")
+LANGUAGES, LANGUAGE_DEPTHS = ("en", "de"), (1, 4, 8)
 SEARCHES: tuple[SearchBy, ...] = ("dense", "words", "hybrid")
 TAIL = " a passage of about a hundred words, as long as those of the paper are" * 8
 
@@ -307,6 +314,52 @@ def _rank(retriever: Retriever, question: str, source: str) -> int:
     return DEPTHS[-1]
 
 
+# ---- recall across languages -----------------------------------------------------------------------------------
+
+
+def languages(folder: Path, xquad: Path, embedders: Sequence[str]) -> dict[str, Any]:
+    """Share of questions whose paragraph is among the first hits, of all and of the second half of the articles."""
+    result: dict[str, Any] = {}
+    asked: dict[str, list[tuple[str, str, bool]]] = {language: [] for language in LANGUAGES}
+    for language in LANGUAGES:
+        articles = json.loads((xquad / f"xquad.{language}.json").read_text("utf-8"))["data"]
+        (folder / language).mkdir()
+        paragraphs = [
+            (2 * place >= len(articles), each)
+            for place, article in enumerate(articles)
+            for each in article["paragraphs"]
+        ]
+        for number, (is_late, paragraph) in enumerate(paragraphs):
+            name = f"x{number:03}.txt"
+            (folder / language / name).write_text(paragraph["context"], "utf-8")
+            asked[language] += [(each["question"], name, is_late) for each in paragraph["qas"]]
+    for embedder_name in embedders:
+        embedder = Embedder.load(embedder_name, num_threads=1)
+        for language in LANGUAGES:
+            directory = folder / f"{embedder_name}-{language}"
+            started_s = time.process_time()
+            report = build_index(folder / language, directory, embedder)
+            result[f"{embedder_name}, {language}, s per chunk"] = (
+                time.process_time() - started_s
+            ) / report.num_chunks
+            index = Retriever.open(directory, embedder).index
+            for search_by, other in itertools.product(("dense", "hybrid"), LANGUAGES):
+                retriever = Retriever(index, embedder, None, search_by)
+                found = [
+                    [_is_found(retriever, text, name, depth) for depth in LANGUAGE_DEPTHS]
+                    for text, name, _ in asked[other]
+                ]
+                late = [each for each, (_, _, is_late) in zip(found, asked[other], strict=True) if is_late]
+                row = f"{embedder_name}, {other} over {language}, {search_by}"
+                result[row] = {"all": np.mean(found, 0).tolist(), "late": np.mean(late, 0).tolist()}
+                print(row, result[row], flush=True)
+    return result
+
+
+def _is_found(retriever: Retriever, question: str, source: str, depth: int) -> bool:
+    return any(hit.document.metadata["source"] == source for hit in retriever.search(question, depth))
+
+
 # ---- what words cost -----------------------------------------------------------------------------------------
 
 
@@ -382,7 +435,9 @@ def main() -> None:
     )
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--queries", type=int, default=300)
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--parts", nargs="+", choices=[*PARTS, "languages"], default=PARTS)
+    parser.add_argument("--xquad", type=Path, default=Path("xquad"), help="folder of XQuAD's files")
+    parser.add_argument("--embedders", nargs="+", default=["offline", "multilingual"], help="for languages")
     parser.add_argument(
         "--splits", nargs="+", choices=["tune", "held-out"], default=["tune"], help="of the questions"
     )
@@ -402,6 +457,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         if "recall" in arguments.parts and not arguments.smoke:
             result["recall"] = recalls(Path(name), arguments.scorer, NUM_FAMILIES, arguments.splits)
+        if "languages" in arguments.parts:
+            result["languages"] = languages(Path(name), arguments.xquad, arguments.embedders)
         if "words" in arguments.parts:
             size, count = (3000, 30) if arguments.smoke else (arguments.chunks, arguments.queries)
             result["words"] = _apart(word_costs, Path(name), size, count)

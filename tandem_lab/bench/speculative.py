@@ -172,7 +172,7 @@ class _Reader:
         self._engine, self._key = pair.engines[party], f"{party} {question} {max_new_tokens}"
         kept = self._engine.open(self._key, question, texts, max_new_tokens).documents
         scores = [hits[row].score for row in kept] if kept else [0.0]
-        self._log_weights = [config.weights.scale * score for score in scores]
+        self._log_weights = [config.score_scale * score for score in scores]
         self._sampling = config.sampling
 
     def dense(self, tokens: Sequence[int], temperature: float) -> NDArray[np.float64]:

@@ -335,3 +335,12 @@ def test_an_unknown_preset_is_one_sentence(tmp_path: Path) -> None:
         build_spec(Config(), described(Config()), "?", preset="dragoon")
     with pytest.raises(ConfigError, match=r"^There is no preset 3; choose one of dragon"):
         load(tmp_path, "preset = 3\n")
+
+
+@pytest.mark.parametrize(
+    ("embedder", "scorer", "scale"),
+    [("auto", "embedder", 10.0), ("multilingual", "embedder", 40.0), ("multilingual", "a/reranker", 1.0)],
+)
+def test_how_much_a_score_counts(embedder: str, scorer: str, scale: float) -> None:
+    values = {"retrieval": {"embedder": embedder}, "weights": {"scorer": scorer}}
+    assert replace_settings(Config(), values).score_scale == scale

