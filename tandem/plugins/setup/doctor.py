@@ -304,7 +304,8 @@ def judge(path: str, config: PartyConfig) -> str:
     num_parameters = file.num_parameters if file else (count_bytes(path, "float32") or 0) // 4
     if config.model in TOYS or not num_parameters:
         return ""
-    return f"; {num_parameters / 1e9:.2g} B parameters, {judge_size(num_parameters) or 'enough to read well'}"
+    judgement = judge_size(num_parameters) or "which read most of what is found"
+    return f"; {num_parameters / 1e9:.2g} B parameters, {judgement}"
 
 
 def index(party: Party, config: PartyConfig) -> str:

@@ -130,7 +130,7 @@ def test_a_gguf_file_without_what_computes_it(tmp_path: Path, monkeypatch: pytes
     ("num_parameters", "judgement"),
     [
         (134_515_008, "; 0.13 B parameters, small: it finds, but often misreads"),
-        (630_167_424, "; 0.63 B parameters, enough to read well"),
+        (630_167_424, "; 0.63 B parameters, which read most of what is found"),
     ],
 )
 def test_a_model_is_judged_by_its_parameters(
