@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 from typing import Any
 
@@ -27,14 +28,10 @@ def multilingual() -> Embedder:
 
 @needs_package
 def test_a_question_finds_a_text_of_another_language(multilingual: Embedder) -> None:
-    texts = [
-        "The key of the shed hangs behind the door.",
-        "Der Zug nach Bern fährt um acht Uhr.",
-        "The soup needs salt.",
-    ]
-    questions = ["Wo ist der Schlüssel des Schuppens?", "When does the train to Bern leave?"]
+    texts = ["The key hangs behind the door.", "The train leaves at eight.", "The soup needs salt."]
+    questions = ["Wo hängt der Schlüssel?", "Wann fährt der Zug?", "Was fehlt der Suppe?"]
     found = multilingual.embed(questions, is_query=True) @ multilingual.embed(texts).T
-    assert found.argmax(axis=1).tolist() == [0, 1]
+    assert found.argmax(axis=1).tolist() == [0, 1, 2]
 
 
 @needs_package
@@ -43,7 +40,7 @@ def test_neighbours_and_threads_change_no_bit(multilingual: Embedder) -> None:
         "",
         "a\0b",
         "\ud800",
-        "\ufdfa" * 300,
+        "\ufdfa" * 20,
         "Zürich",
         "word " * 600,
         *(f"text {n} " * n for n in range(9)),
@@ -59,7 +56,7 @@ def test_neighbours_and_threads_change_no_bit(multilingual: Embedder) -> None:
 def test_its_window_and_the_end_of_a_long_question(multilingual: Embedder) -> None:
     window = multilingual.window
     assert window is not None
-    assert (window.max_tokens, window.count_tokens("Hund " * 9)) == (507, 9)
+    assert (window.max_tokens, window.count_tokens(" Hund" * 9)) == (507, 9)
     long, longer = (f"{'Wort ' * number}und das Ende" for number in (600, 900))
     assert np.array_equal(*multilingual.embed([long, longer], is_query=True))
     assert not np.array_equal(*multilingual.embed([long, f"{long} davon"], is_query=True))
@@ -76,6 +73,7 @@ def test_without_the_package_it_is_the_hubs_with_its_prompts(monkeypatch: pytest
     monkeypatch.setattr(embedding, "multilingual_folder", lambda: None)
     monkeypatch.setattr(embedders, "multilingual_folder", lambda: None)
     monkeypatch.setattr(embedders, "import_library", lambda *_: Library())
+    monkeypatch.setattr(embedders, "hide_progress_bars", contextlib.nullcontext)
     monkeypatch.setattr(embedders, "LibraryPipeline", lambda model: model)
     monkeypatch.setattr(Embedder, "__init__", lambda self, name, model, **_: setattr(self, "model", model))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: "there" if "sentence" in name else None)
