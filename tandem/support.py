@@ -8,6 +8,7 @@ speak of what was asked, or nothing supports the answer. `docs/explanation/citat
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -60,6 +61,8 @@ SMALL_WORDS: Mapping[str, frozenset[str]] = {
 LEAST_FOREIGN = 5
 """Small words of another language, of which a name or a quotation has fewer."""
 LAST_LATIN = "\u024f"
+_OPENING = "\"'(\u00ab\u201e\u201c\u2018[*- "
+"""What may stand before the first word of a sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +103,8 @@ def supported_spans(tokens: Sequence[HasCitation], missing: Sequence[str]) -> li
 def judge(question: str, tokens: Sequence[HasCitation], sources: Sequence[HasPassage]) -> Support | None:
     """Compare an answer with the passages of the home that it cites; None where nobody can tell here, for others wrote
     most of it or none is known."""
+    from tandem.retrieval.words import parts_of
+
     known = [token.citation for token in tokens if token.citation is not None]
     passages = [f"{source.title} {source.text}" for source in sources if source.score is not None]
     if not known or not passages or sum(each.others for each in known) > len(known) / 2:
@@ -107,38 +112,26 @@ def judge(question: str, tokens: Sequence[HasCitation], sources: Sequence[HasPas
     text = "".join(token.text for token in tokens).strip()
     spans = [span for span in find_spans(tokens) if span.document < len(passages)]
     cited = " ".join(passages[place] for place in dict.fromkeys(span.document for span in spans))
-    facts = find_facts(text)
-    missing = [
-        word for start, word in facts if _is_new(word, question, _passage(start, spans, passages, cited))
-    ]
-    marked = [
-        word for start, word in facts if word in missing and any(s.start <= start < s.end for s in spans)
-    ]
-    asked = [word for _, word in facts if _is_new(word, question, "")]
-    if not spans or (asked and len(missing) == len(asked)):
-        return Support(is_supported=False, missing=tuple(dict.fromkeys(marked)))
+    asked, in_cited = parts_of(question), parts_of(cited)
+    in_passages = {span.document: parts_of(passages[span.document]) for span in spans}
+    num_new, missing, marked = 0, 0, dict[str, None]()
+    for start, word in find_facts(text):
+        span = next((span for span in spans if span.start <= start < span.end), None)
+        new = parts_of(word) - asked
+        num_new += bool(new)
+        if new - (in_cited if span is None else in_passages[span.document]):
+            missing += 1
+            marked |= {} if span is None else {word: None}
+    if not spans or (num_new and missing == num_new):
+        return Support(is_supported=False, missing=tuple(marked))
     share = covered_share(question, cited)
-    return Support(
-        is_supported=None if share is None else share > LEAST_COVERED, missing=tuple(dict.fromkeys(marked))
-    )
-
-
-def _passage(start: int, spans: Sequence[Span], passages: Sequence[str], cited: str) -> str:
-    """The passage of the part that begins there, or all that are cited."""
-    return next((passages[span.document] for span in spans if span.start <= start < span.end), cited)
-
-
-def _is_new(word: str, *texts: str) -> bool:
-    """Whether none of some texts has all of a word's parts."""
-    from tandem.retrieval.words import parts_of
-
-    return not parts_of(word) <= parts_of(" ".join(texts))
+    return Support(is_supported=None if share is None else share > LEAST_COVERED, missing=tuple(marked))
 
 
 def find_facts(text: str) -> list[tuple[int, str]]:
     """The numbers, codes and names of a text, each with its place: words with a digit, and those with a capital letter
     that do not begin a sentence."""
-    begins = {0, *(match.end() for match in SENTENCE_END.finditer(text))}
+    begins = [0, *(match.end() for match in SENTENCE_END.finditer(text))]
     words = [(match.start(), match[0]) for match in re.finditer(r"[^\W_](?:\S*[^\W_])?", text)]
     return [
         (start, word)
@@ -147,12 +140,9 @@ def find_facts(text: str) -> list[tuple[int, str]]:
     ]
 
 
-def _begins(start: int, text: str, begins: set[int]) -> bool:
-    return any(
-        place in begins
-        for place in range(start, -1, -1)
-        if not text[place:start].strip("\"'(\u00ab\u201e\u201c\u2018[*- ")
-    )
+def _begins(start: int, text: str, begins: Sequence[int]) -> bool:
+    """Whether nothing but opening signs stands between the last of these places and a word."""
+    return begins[bisect_right(begins, start) - 1] >= len(text[:start].rstrip(_OPENING))
 
 
 def covered_share(question: str, text: str) -> float | None:
