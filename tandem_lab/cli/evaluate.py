@@ -43,8 +43,8 @@ Questions = Annotated[
     str | None,
     typer.Argument(
         metavar="QUESTIONS",
-        help='jsonl: {"question": ..., "answers": [...]} per line (default: those about the household; with a bundled '
-        "model its own)",
+        help='household, bridges (each needs a note and a page) or jsonl: {"question": ..., "answers": [...]} per line '
+        "(default: household; with a bundled model its own)",
         show_default=False,
     ),
 ]
@@ -53,7 +53,7 @@ Split = Annotated[
     typer.Option(
         metavar="NAME",
         parser=_parse_split,
-        help=f"ask those of a split: tune, held-out or all (default: {HELD_OUT} of the household's, all of others)",
+        help=f"ask those of a split: tune, held-out or all (default: {HELD_OUT} of those with a name, all of others)",
     ),
 ]
 MaxNewTokens = Annotated[
@@ -82,8 +82,7 @@ Methods = Annotated[
     typer.Option(
         "--methods",
         metavar="LIST",
-        help=f"what is compared (default: {HOUSEHOLD_METHODS} for the household's questions, {DEFAULT_METHODS} for "
-        "others)",
+        help=f"what is compared (default: {HOUSEHOLD_METHODS} for questions with a name, {DEFAULT_METHODS} for others)",
         show_default=False,
     ),
 ]
@@ -109,16 +108,18 @@ def evaluate(
     from tandem_lab.quality.document_sets import Counts
     from tandem_lab.quality.methods import select_methods
     from tandem_lab.quality.qa import check_sources, evaluate_questions
-    from tandem_lab.quality.questions import read_household, read_questions, select_split
+    from tandem_lab.quality.questions import SETS, read_questions, read_set, select_split, with_documents
     from tandem_lab.quality.setup import load
 
     log = StageLog(is_quiet=as_json)
     config = _limit_answers(settings.load(log), max_new_tokens)
-    is_household = questions is None and all(config.party(party).index == "household" for party in PARTIES)
-    methods_ = select_methods(methods or (HOUSEHOLD_METHODS if is_household else DEFAULT_METHODS))
+    if questions is None and all(config.party(party).index == "household" for party in PARTIES):
+        questions = "household"
+    methods_ = select_methods(methods or (HOUSEHOLD_METHODS if questions in SETS else DEFAULT_METHODS))
     folder = _check_folder(out)
-    if is_household:
-        asked = read_household(split or HELD_OUT)[:limit]
+    if questions in SETS:
+        config = with_documents(config, questions)
+        asked = read_set(questions, split or HELD_OUT)[:limit]
     else:
         entries = read_questions(QUESTIONS if questions is None else Path(questions))
         asked = select_split(entries, split or "all")[:limit]

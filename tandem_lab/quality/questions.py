@@ -13,18 +13,23 @@ import string
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tandem.client.ask import entry_of, read_lines, read_texts, text_of
 from tandem.config.schema import Config
+from tandem.corpora import CORPORA
 from tandem.topology import PARTIES
 from tandem_lab import bundled
 from tandem_lab.errors import EvaluationError
 
 HOUSEHOLD = Path(__file__).parent / "household.jsonl"
 """200 questions about `tandem/corpora/household`: half of them to tune with, the others held out."""
+BRIDGES = Path(__file__).parent / "bridges.jsonl"
+"""64 questions about the folder `bridges` beside it, each of which needs a note and a page; halves likewise."""
+SETS = {"household": HOUSEHOLD, "bridges": BRIDGES}
+"""Questions that have a name, which is that of their documents, too."""
 SPLITS = ("tune", "held-out", "all")
 
 
@@ -47,8 +52,13 @@ def read_questions(path: Path) -> list[Question]:
 
 
 def read_household(split: str) -> list[Question]:
-    """Those of HOUSEHOLD in one of SPLITS, shuffled alike each time: the first few tell something of every kind."""
-    questions = select_split(read_questions(HOUSEHOLD), split)
+    """`read_set` of the household."""
+    return read_set("household", split)
+
+
+def read_set(name: str, split: str) -> list[Question]:
+    """Those of a set in one of SPLITS, shuffled alike each time: the first few tell something of every kind."""
+    questions = select_split(read_questions(SETS[name]), split)
     return sorted(questions, key=lambda question: int(question.id.rpartition("-")[2]) * 37 % 101)
 
 
@@ -60,6 +70,19 @@ def select_split(questions: Sequence[Question], split: str) -> list[Question]:
             f'No question has "split": "{split}"; add it to their lines, or ask all with `--split all`.'
         )
     return selected
+
+
+def with_documents(config: Config, name: str) -> Config:
+    """The settings with the documents of a set at each party that has no index of its own.
+
+    From then on settings know the documents by this name.
+    """
+    CORPORA.setdefault(name, SETS[name].with_suffix(""))
+    device, cloud = (
+        replace(party, index=name) if party.has_given_documents else party
+        for party in (config.device, config.cloud)
+    )
+    return replace(config, device=device, cloud=cloud)
 
 
 def question_texts(path: Path | None, config: Config) -> list[str]:

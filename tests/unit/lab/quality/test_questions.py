@@ -3,15 +3,29 @@ questions; and how answers are counted and compared."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
 
-from tandem.corpora import BUNDLED
+from tandem.config.schema import Config
+from tandem.corpora import BUNDLED, CORPORA
 from tandem.errors import TandemError
-from tandem_lab.quality.questions import HOUSEHOLD, Question, contains_answer, exact_match, f1, read_questions
+from tandem.retrieval.retriever import open_retriever
+from tandem.topology import PARTIES
+from tandem_lab.quality.document_sets import Counts, search
+from tandem_lab.quality.questions import (
+    BRIDGES,
+    HOUSEHOLD,
+    Question,
+    contains_answer,
+    exact_match,
+    f1,
+    read_questions,
+    with_documents,
+)
 from tandem_lab.quality.statistics import mcnemar, wilson
+from tests.unit.retrieval.conftest import WordEmbedder
 
 GOOD = '{"question": "Who?", "answers": ["A", "B"]}'
 
@@ -97,18 +111,26 @@ def test_mcnemar_is_the_exact_sign_test() -> None:
     assert mcnemar([True], [True]) == (0, 0, 1.0)
 
 
-FOLDER = BUNDLED.parent / "household"
-TEXTS = {
-    f"{party}/{path.name}": path.read_text("utf-8")
-    for party in ("device", "cloud")
-    for path in (FOLDER / party).iterdir()
-}
+def texts_below(folder: Path) -> dict[str, str]:
+    return {
+        f"{party}/{path.name}": path.read_text("utf-8")
+        for party in PARTIES
+        for path in (folder / party).iterdir()
+    }
+
+
+TEXTS = texts_below(BUNDLED.parent / "household")
 QUESTIONS = read_questions(HOUSEHOLD)
+BRIDGE_TEXTS = texts_below(BRIDGES.with_suffix(""))
+BRIDGE_QUESTIONS = read_questions(BRIDGES)
+KINDS = {"bridge": 24, "comparison": 8}
+"""So many in each half."""
 
 
-def test_no_document_serves_both_halves() -> None:
+@pytest.mark.parametrize("questions", [QUESTIONS, BRIDGE_QUESTIONS], ids=["household", "bridges"])
+def test_no_document_serves_both_halves(questions: list[Question]) -> None:
     splits = defaultdict(set)
-    for each in QUESTIONS:
+    for each in questions:
         for source in each.sources:
             splits[source].add(each.split)
     assert not [source for source, names in splits.items() if len(names) > 1]
@@ -123,3 +145,32 @@ def test_an_answer_is_in_its_sources_alone(question: Question) -> None:
     if question.needs == "both":
         notes = [name for name in TEXTS if name.startswith("device/")]
         assert not [name for name in notes if contains_answer(TEXTS[name], question.answers)]
+
+
+@pytest.mark.parametrize("question", BRIDGE_QUESTIONS, ids=lambda each: each.id)
+def test_a_bridge_has_its_answer_at_one_end(question: Question) -> None:
+    assert [source.split("/")[0] for source in question.sources] == ["device", "cloud"]
+    holders = [name for name, text in BRIDGE_TEXTS.items() if contains_answer(text, question.answers)]
+    assert len(holders) == 1
+    assert holders[0] in question.sources
+    assert not contains_answer(question.text, question.answers)
+
+
+def test_the_bridges_have_kinds_in_equal_halves_and_no_document_of_the_households_name() -> None:
+    kinds = Counter((each.id.split("-")[0], each.split) for each in BRIDGE_QUESTIONS)
+    assert kinds == {(kind, split): n for kind, n in KINDS.items() for split in ("tune", "held-out")}
+    assert sorted(BRIDGE_TEXTS) == sorted(source for each in BRIDGE_QUESTIONS for source in each.sources)
+    assert not BRIDGE_TEXTS.keys() & TEXTS.keys()
+
+
+def test_a_set_brings_its_documents(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setitem(CORPORA, "bridges", tmp_path)  # so that it is gone afterwards
+    del CORPORA["bridges"]
+    config = with_documents(Config.load(), "bridges")
+    retrievers = {party: open_retriever(party, config, WordEmbedder()) for party in PARTIES}
+    for each in BRIDGE_QUESTIONS:
+        found = search(retrievers, each.text, [Counts(1, 1)], sources=each.sources)
+        assert [found.texts[place] for place in found.right] == [
+            BRIDGE_TEXTS[name].strip() for name in each.sources
+        ]
