@@ -296,7 +296,7 @@ class Answer:
     def citations(self) -> list[Span]:
         """The parts of the text that a document of the home party said, by its place in `own_sources`, but those with a
         number, code or name that is not in its passage."""
-        return supported_spans(self.tokens, self.support.missing if self.support else ())
+        return supported_spans(self.tokens, self.support)
 
     @property
     def own_sources(self) -> tuple[Source, ...]:

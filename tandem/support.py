@@ -8,11 +8,11 @@ speak of what was asked, or nothing supports the answer. `docs/explanation/citat
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain, compress
 from typing import Protocol
 
 from tandem.citations import SENTENCE_END, HasCitation, Span, find_spans
@@ -72,6 +72,9 @@ class Support:
     is_supported: bool | None
     """None: question and passages are in different languages."""
     missing: tuple[str, ...] = ()  # numbers, codes and names of cited parts that their passages do not have
+    tokens: tuple[
+        bool | None, ...
+    ] = ()  # by step: False: of a cited part with one that is missing; None: not cited
 
 
 class HasPassage(Protocol):
@@ -90,14 +93,13 @@ class HasPassage(Protocol):
         """Its relevance; None: it is another party's."""
 
 
-def supported_spans(tokens: Sequence[HasCitation], missing: Sequence[str]) -> list[Span]:
+def supported_spans(tokens: Sequence[HasCitation], support: Support | None) -> list[Span]:
     """The cited parts of an answer, but those with a word that is missing in the passage."""
-    text = "".join(token.text for token in tokens).strip()
-    return [
-        span
-        for span in find_spans(tokens)
-        if not any(word in text[span.start : span.end] for word in missing)
-    ]
+    spans = find_spans(tokens)
+    if support is None:
+        return spans
+    is_kept = [support.tokens[steps.start] is not False for steps in _steps_of(spans, tokens)]
+    return list(compress(spans, is_kept))
 
 
 def judge(question: str, tokens: Sequence[HasCitation], sources: Sequence[HasPassage]) -> Support | None:
@@ -114,18 +116,36 @@ def judge(question: str, tokens: Sequence[HasCitation], sources: Sequence[HasPas
     cited = " ".join(passages[place] for place in dict.fromkeys(span.document for span in spans))
     asked, in_cited = parts_of(question), parts_of(cited)
     in_passages = {span.document: parts_of(passages[span.document]) for span in spans}
-    num_new, missing, marked = 0, 0, dict[str, None]()
+    num_new, num_missing, marked = 0, 0, dict[str, None]()
+    is_said = dict.fromkeys(spans, True)
     for start, word in find_facts(text):
         span = next((span for span in spans if span.start <= start < span.end), None)
         new = parts_of(word) - asked
         num_new += bool(new)
         if new - (in_cited if span is None else in_passages[span.document]):
-            missing += 1
-            marked |= {} if span is None else {word: None}
-    if not spans or (num_new and missing == num_new):
-        return Support(is_supported=False, missing=tuple(marked))
+            num_missing += 1
+            if span is not None:
+                is_said[span] = False
+                marked[word] = None
+    by_step: list[bool | None] = [None] * len(tokens)
+    for said, steps in zip(is_said.values(), _steps_of(spans, tokens), strict=True):
+        by_step[steps.start : steps.stop] = [said] * len(steps)
     share = covered_share(question, cited)
-    return Support(is_supported=None if share is None else share > LEAST_COVERED, missing=tuple(marked))
+    is_supported = None if share is None else share > LEAST_COVERED
+    if not spans or (num_new and num_missing == num_new):
+        is_supported = False
+    return Support(is_supported=is_supported, missing=tuple(marked), tokens=tuple(by_step))
+
+
+def _steps_of(spans: Sequence[Span], tokens: Sequence[HasCitation]) -> list[range]:
+    """The tokens that have some of the characters of each span."""
+    text = "".join(token.text for token in tokens)
+    num_before = len(text) - len(text.lstrip())
+    ends = list(accumulate(len(token.text) for token in tokens))
+    return [
+        range(bisect_right(ends, span.start + num_before), bisect_left(ends, span.end + num_before) + 1)
+        for span in spans
+    ]
 
 
 def find_facts(text: str) -> list[tuple[int, str]]:

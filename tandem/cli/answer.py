@@ -106,8 +106,7 @@ class CitedText(PlainText):
     def _show(self, whole: str, end: int) -> None:
         if end > self._num_shown:
             self.has_begun = True
-            support = find_support(self._question, self._events)
-            spans = supported_spans(cited_tokens(self._events), support.missing if support else ())
+            spans = supported_spans(cited_tokens(self._events), find_support(self._question, self._events))
             emit(mark(whole, spans, self._num_shown, end), end="")
             self._num_shown = end
 

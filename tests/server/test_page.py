@@ -20,6 +20,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from tandem.citations import Citation, find_spans, find_words
 from tandem.client.answers import to_plain
 from tandem.events import TokenEvent
+from tandem.support import Support, supported_spans
 from tests.server.relay import SLOW_BYTES_PER_S
 from tests.server.served_page import ServedPage, find_chromium, served_page, start_chromium
 from tests.token_events import committed
@@ -191,23 +192,30 @@ def test_the_page_finds_the_words_and_spans_of_the_python_api(opened: Page) -> N
         text = "".join(rng.choices("ab. \n,é金。-'9に", k=rng.randint(0, 4)))
         return committed(step, text=text, citation=rng.choice(kinds))
 
-    cases = [[draw(step) for step in range(30)] for _ in range(100)]
+    def judged() -> Support:
+        said = tuple(rng.choice([True, False, None]) for _ in range(30))
+        return Support(is_supported=rng.choice([True, True, None, False]), tokens=said)
+
+    cases = [([draw(step) for step in range(30)], judged()) for _ in range(100)]
     shown = opened.evaluate(
         """async (cases) => {
-            const { findSpans, findWords } = await import("./citations.js");
-            return cases.map((tokens) => [
+            const { findSpans, findWords, supportedSpans } = await import("./citations.js");
+            const placed = ({ document, words }) => [words[0].start, words.at(-1).end, document];
+            return cases.map(([tokens, support]) => [
                 findWords(tokens).filter(({ documents }) => documents).map(({ start, end }) => [start, end]),
-                findSpans(tokens).map(({ document, words }) => [words[0].start, words.at(-1).end, document]),
+                findSpans(tokens).map(placed),
+                supportedSpans(findSpans(tokens), support).map(placed),
             ]);
         }""",
-        [to_plain(tokens) for tokens in cases],
+        to_plain(cases),
     )
-    for tokens, (words, spans) in zip(cases, shown, strict=True):
+    for (tokens, support), (words, *found) in zip(cases, shown, strict=True):
         text = "".join(token.text for token in tokens)
         before = len(text) - len(text.lstrip())
         assert words == [[word.start + before, word.end + before] for word in find_words(tokens)]
-        assert spans == [
-            [span.start + before, span.end + before, span.document] for span in find_spans(tokens)
+        assert found == [
+            [[span.start + before, span.end + before, span.document] for span in spans]
+            for spans in (find_spans(tokens), supported_spans(tokens, support))
         ]
 
 

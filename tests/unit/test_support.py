@@ -63,7 +63,18 @@ def test_what_a_passage_says_and_what_it_does_not(
     assert answer.support is not None
     assert (answer.support.is_supported, answer.support.missing) == (is_supported, missing)
     assert bool(answer.citations) == (not missing), "a part with an invention has no mark"
+    assert set(answer.support.tokens) == {not missing}
     assert (UNSUPPORTED in answer.notes) == (is_supported is False)
+
+
+def test_each_token_says_whether_its_part_is_supported() -> None:
+    answer = answered("What is the code of the safe?", "The code is 5. Or it is 63-05-91.", 0.9, 0.1)
+    assert answer.support is not None
+    assert answer.support.tokens == (False,) * 4 + (True,) * 4
+    assert [answer.text[span.start : span.end] for span in answer.citations] == ["Or it is 63-05-91"]
+    nobody = answered("What is the code of the safe?", "The code is 5.", 0.2, 0.2)
+    assert nobody.support is not None
+    assert nobody.support.tokens == (None,) * 4, "no document wrote it"
 
 
 def test_nobody_can_tell_where_others_wrote_it_or_nothing_is_known() -> None:

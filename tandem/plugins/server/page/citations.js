@@ -46,6 +46,11 @@ export function findSpans(tokens, words = findWords(tokens)) {
   return spans;
 }
 
+/** Those that keep their marks. support: of the answer, as `tandem/support.py` has it; undefined before its end. */
+export function supportedSpans(spans, support) {
+  return spans.filter(({ words }) => support?.tokens?.[words[0].steps[0]] !== false);
+}
+
 /** The place of the document with more than half of a word; null: there is none. */
 export function clearDocument({ documents }) {
   const place = documents?.findIndex((share) => share > CLEAR) ?? -1;

@@ -1,7 +1,7 @@
 // One question and its answer as they are shown: tokens, how it went, sources, link, timeline.
 
 import { make, makeSvg } from "./dom.js";
-import { clearDocument, findSpans, findWords, ownSources } from "./citations.js";
+import { clearDocument, findSpans, findWords, ownSources, supportedSpans } from "./citations.js";
 import { namesOfOthers, showDetail } from "./detail.js";
 import { bytes, duration, plural, rate } from "./format.js";
 import { drawTimeline, tabulate } from "./timeline.js";
@@ -89,11 +89,9 @@ export class Turn {
   drawCitations() {
     const { tokens } = this.state;
     this.words = findWords(tokens);
-    const missing = this.state.done?.support?.missing ?? [];
-    const isRefuted = ({ words }) => words.some((word) => missing.some((fact) => textOfWord(tokens, word).includes(fact)));
     const all = findSpans(tokens, this.words);
-    const spans = all.filter((span) => !isRefuted(span));
-    const refuted = new Set(all.filter(isRefuted).flatMap(({ words }) => words));
+    const spans = supportedSpans(all, this.state.done?.support);
+    const refuted = new Set(all.filter((span) => !spans.includes(span)).flatMap(({ words }) => words));
     const own = ownSources(this.state);
     const size = this.numbers.size;
     this.numbers = new Map([...new Set(spans.map(({ document }) => document))].map((place, at) => [place, at + 1]));
