@@ -295,7 +295,7 @@ class Answer:
     @property
     def citations(self) -> list[Span]:
         """The parts of the text that a document of the home party said, by its place in `own_sources`, but those with a
-        number, code or name that is not in its passage."""
+        number, code or name that is not in its passage; none where nothing supports the answer."""
         return supported_spans(self.tokens, self.support)
 
     @property

@@ -94,12 +94,13 @@ class HasPassage(Protocol):
 
 
 def supported_spans(tokens: Sequence[HasCitation], support: Support | None) -> list[Span]:
-    """The cited parts of an answer, but those with a word that is missing in the passage."""
+    """The cited parts of an answer, but those with a word that is missing in the passage; none of an answer that
+    nothing supports."""
     spans = find_spans(tokens)
     if support is None:
         return spans
     is_kept = [support.tokens[steps.start] is not False for steps in _steps_of(spans, tokens)]
-    return list(compress(spans, is_kept))
+    return [] if support.is_supported is False else list(compress(spans, is_kept))
 
 
 def judge(question: str, tokens: Sequence[HasCitation], sources: Sequence[HasPassage]) -> Support | None:

@@ -6,7 +6,7 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from tandem.citations import SENTENCE_END, Span
@@ -58,14 +58,18 @@ def mark(text: str, spans: Sequence[Span], start: int = 0, end: int | None = Non
 
 
 def cited_lines(answer: Answer) -> list[str]:
-    """A line for each document that is cited."""
-    numbers = _numbers(answer.citations)
-    if not numbers:
+    """A line for each document that is cited; where nothing supports the answer, for each whose number a sentence may
+    have had before that was known."""
+    support, spans, lines, about = answer.support, answer.citations, list[str](), ""
+    if support and support.is_supported is False:
+        spans = supported_spans(answer.tokens, replace(support, is_supported=None))
+        lines, about = ["  nothing: none of your documents says this"], "was read: "
+    elif not spans:
         return ["  nothing: no document of yours has more than half of a word"]
     names = dict(enumerate(map(_describe, answer.own_sources)))
-    return [
-        f"  [{number}] {names.get(document, 'a document whose name is not known')}"
-        for document, number in numbers.items()
+    return lines + [
+        f"  [{number}] {about}{names.get(document, 'a document whose name is not known')}"
+        for document, number in _numbers(spans).items()
     ]
 
 

@@ -223,6 +223,7 @@ def _as_dict(item: BatchItem) -> dict[str, Any]:
         "degraded": answer.degraded_reason if answer else None,
         "sources": answer.sources if answer else [],
         "citations": describe_citations(answer.citations, answer.sources) if answer else [],
+        "support": answer.support if answer else None,
         "notes": list(answer.notes) if answer else [],
         "statistics": answer.statistics if answer else None,
     }

@@ -62,7 +62,10 @@ def test_what_a_passage_says_and_what_it_does_not(
     answer = answered(question, text, 0.9, 0.1)
     assert answer.support is not None
     assert (answer.support.is_supported, answer.support.missing) == (is_supported, missing)
-    assert bool(answer.citations) == (not missing), "a part with an invention has no mark"
+    is_marked = not missing and is_supported is not False
+    assert bool(answer.citations) == is_marked, (
+        "neither a part with an invention nor an answer without support"
+    )
     assert set(answer.support.tokens) == {not missing}
     assert (UNSUPPORTED in answer.notes) == (is_supported is False)
 

@@ -11,6 +11,7 @@ import pytest
 
 from tandem.citations import Citation
 from tandem.cli.answer import CitedText
+from tandem.client.ask import find_support
 from tandem.events import CitationEvent, DoneEvent, Event, Source, SourcesEvent, TokenEvent
 from tandem.topology import Party
 
@@ -97,7 +98,12 @@ QUESTION = "Which game should Mira try?"
 
 def source(number: int, title: str) -> Source:
     return Source(
-        party=Party.DEVICE, id=f"d{number}", title=title, score=0.5, text="...", page=number or None
+        party=Party.DEVICE,
+        id=f"d{number}",
+        title=title,
+        score=0.5,
+        text="Mira will try a game.",
+        page=number or None,
     )
 
 
@@ -122,6 +128,26 @@ def test_an_answer_with_marks_and_what_they_name(is_late: bool, tandem: FakeTand
         "Mira likes games [1]. She walks [2] alone.\n\nCited\n  [1] notes/games.pdf, page 3\n  [2] notes/walks.txt\n"
     )
     assert shown.err == ""
+
+
+def test_where_nothing_supports_an_answer_nothing_is_cited_and_what_was_read_is_named(
+    tandem: FakeTandem, run: Run
+) -> None:
+    """A mark of a sentence that was shown before that was known keeps its number."""
+    said = [*events()[:5], *(replace(token(step, text), citation=GAMES)
+            for step, text in enumerate((" It", " costs", " 99"), 4))]  # fmt: skip
+    support = find_support(QUESTION, said)
+    tandem.script = [*said, DoneEvent(reason="eos", statistics=statistics(), support=support)]
+    shown = run("ask", QUESTION, "--cite", "--quiet", code=0)
+    nothing = (
+        "\n\nCited\n  nothing: none of your documents says this\n  [1] was read: notes/games.pdf, page 3\n"
+    )
+    assert shown.out == f"Mira likes games [1]. It costs 99{nothing}"
+    shown = json.loads(run("ask", QUESTION, "--json", code=0).out)
+    assert shown["citations"] == []
+    assert shown["support"] == {
+        "is_supported": False, "missing": ["99"], "tokens": [None, True, True, None, False, False, False]
+    }  # fmt: skip
 
 
 def test_json_has_places_in_the_text_and_no_marks(tandem: FakeTandem, run: Run) -> None:

@@ -48,6 +48,7 @@ export function findSpans(tokens, words = findWords(tokens)) {
 
 /** Those that keep their marks. support: of the answer, as `tandem/support.py` has it; undefined before its end. */
 export function supportedSpans(spans, support) {
+  if (support?.is_supported === false) return [];
   return spans.filter(({ words }) => support?.tokens?.[words[0].steps[0]] !== false);
 }
 
