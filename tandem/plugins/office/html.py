@@ -28,7 +28,21 @@ _APART = {"td": "\t", "th": "\t", "button": " ", "input": " ", "meter": " ", "pr
 _KEPT = frozenset(("pre", "textarea", "listing"))
 """Elements whose spaces and line ends are part of the text."""
 _MEDIA = ("audio", "canvas", "iframe", "object", "svg", "video")
-_UNSEEN = frozenset((*_MEDIA, "datalist", "head", "noscript", "rp", "script", "style", "template", "title"))
+_UNSEEN = frozenset(
+    (
+        *_MEDIA,
+        "annotation",
+        "annotation-xml",
+        "datalist",
+        "head",
+        "noscript",
+        "rp",
+        "script",
+        "style",
+        "template",
+        "title",
+    )
+)
 """Elements whose text no browser shows."""
 _CELLS = ("td", "th", "tr", "tbody", "tfoot")
 _HEADINGS = {f"h{level}": "#" * level + " " for level in range(1, 7)}
@@ -61,8 +75,14 @@ _LIST_STYLE = re.compile(
 )
 _LIST_TYPES = {"a": "lower-alpha", "A": "upper-alpha", "i": "lower-roman", "I": "upper-roman"}
 """Values of the attribute `type` of lists -> those of list-style-type."""
-_MATH = {"msup": ("", UP), "msub": ("", DOWN), "msubsup": ("", DOWN, UP)}
+_MATH = {
+    **dict.fromkeys(("msup", "mover"), ("", UP)),
+    **dict.fromkeys(("msub", "munder"), ("", DOWN)),
+    **dict.fromkeys(("msubsup", "munderover"), ("", DOWN, UP)),
+}
 """Elements of MathML -> how their children stand."""
+_STRUCK = ("del", "s", "strike")
+"""Elements whose text is struck through."""
 _UNTYPED = ("color", "file", "hidden", "image", "password", "range")
 """Types of `input` whose value is not shown as text."""
 _HIDDEN_STYLE = re.compile(
@@ -201,7 +221,7 @@ class _Place(NamedTuple):
 
 def _shown(page: BeautifulSoup) -> Iterator[str]:
     """The pieces of text that a browser shows, in their order, with line breaks around blocks."""
-    from bs4.element import CData, NavigableString, Tag
+    from bs4.element import CData, NavigableString, RubyTextString, Tag
 
     hidden, aligned = _styled_by_sheets(page, _HIDDEN_STYLE), _styled_by_sheets(page, _ALIGNED)
     shown = _Cover(None)
@@ -221,19 +241,23 @@ def _shown(page: BeautifulSoup) -> Iterator[str]:
                 place = place._replace(is_flat=False)
             edge = "" if item.name not in _BREAKS else " " if place.is_flat else "\n"
             shift = _shift(item, aligned.get(id(item), ""))
-            yield edge + shift
+            before, behind = _around(item) if cover.ends is None else ("", "")
+            yield edge + shift + before
             if cover.ends is None:
                 yield _before(item, place) + _value(item, place)
             place = _within(item, place)
             left += [
-                (LEVEL * bool(shift) + edge, _Place(), shown),
+                (behind + LEVEL * bool(shift) + edge, _Place(), shown),
                 *((child, place, cover) for child in reversed(item.contents)),
             ]
         elif cover.ends is not None:
             continue
-        elif type(item) is NavigableString and place.is_kept:
+        elif type(item) in (NavigableString, RubyTextString) and place.is_kept:
             yield item.translate(_KEEP)
-        elif type(item) is NavigableString:  # subclasses are comments, doctypes and the like
+        elif type(item) in (
+            NavigableString,
+            RubyTextString,
+        ):  # other subclasses are comments, doctypes and the like
             yield " ".join(f"|{item}|".split())[1:-1]  # the bars keep one space at either end
         elif type(item) in (str, CData):
             yield item
@@ -253,6 +277,20 @@ def _before(tag: Tag, place: _Place) -> str:
         elif tag.name in _CELLS:
             place.grid.begin_group()
     return _APART.get(tag.name, "")
+
+
+def _around(tag: Tag) -> tuple[str, str]:
+    """What stands before and behind the text of an element that is struck, a reading, or part of a fraction."""
+    above = tag.parent.name if tag.parent else ""
+    if tag.name in _STRUCK and above not in _STRUCK and tag.get_text(strip=True) and not tag.find(_BREAKS):
+        return "~~", "~~"
+    if tag.name == "rt":
+        return "(", ")"
+    if above == "mfrac":
+        line = "/" if tag.find_previous_siblings(True) else ""
+        is_word = tag.get_text(strip=True).replace(".", "").isalnum()
+        return (line, "") if is_word else (f"{line}(", ")")
+    return "", ""
 
 
 def _shift(tag: Tag, aligned: str) -> str:

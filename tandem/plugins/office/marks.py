@@ -6,13 +6,17 @@ import re
 
 UP, DOWN, LEVEL = "\ue002", "\ue003", "\ue004"
 """Private characters: what is behind the first is raised or lowered, up to the last."""
-_SHIFTED = re.compile(f"([{UP}{DOWN}])([^{UP}{DOWN}{LEVEL}]*){LEVEL}")
+_SHIFTED = re.compile(
+    f"([{UP}{DOWN}])([^{UP}{DOWN}{LEVEL}]*(?:{LEVEL}\\1[^{UP}{DOWN}{LEVEL}]*)*){LEVEL}"
+)  # pieces of the same kind behind each other are one
 _LEFT_OVER = dict.fromkeys(map(ord, (UP, DOWN, LEVEL)))
 MAX_SHIFTED = 4
 """Raised within raised characters."""
 _SIMPLE = re.compile(r"[+\-\u2212]?\w+(?:[.,]\w+)*")
 _ORDINALS = frozenset(("st", "nd", "rd", "th", "e", "er", "re", "ème", "o", "a", "º", "ª", "tm", "sm"))
 """Raised letters that mean the same when they are not."""
+_BASES = tuple(")]∑∏∫")
+"""Signs that something stands above or below of."""
 BOXES = {False: "\u2610 ", True: "\u2612 "}
 """What stands before a choice that is ticked or not."""
 _ROMAN = dict(
@@ -34,11 +38,11 @@ def write_shifted(text: str) -> str:
 
 
 def _write(match: re.Match[str]) -> str:
-    shifted = match[2].strip()
-    before, behind = match.string[: match.start()][-1:], match.string[match.end() :][:1]
-    if not (before.isalnum() or before in (")", "]")) or not (
-        shifted[:1].isalnum() or shifted[:1] in "+-\u2212"
-    ):
+    shifted = match[2].translate(_LEFT_OVER).strip()
+    start, end = match.span()
+    before = match.string[max(0, start - 2) : start].rstrip(LEVEL)[-1:]  # lowered, then raised
+    behind = match.string[end : end + 1]
+    if not (before.isalnum() or before in _BASES) or not (shifted[:1].isalnum() or shifted[:1] in "+-\u2212"):
         return match[2]
     if match[1] == UP and shifted.lower() in _ORDINALS:
         return match[2]
