@@ -30,6 +30,7 @@ _SMALL = 0.9
 """Raised text is at most so large, as a share of the text before it, unless the file says that it is raised."""
 _RAISED, _LOWERED = (0.1, 0.8), (-0.5, -0.05)
 """So much it is higher or lower."""
+_BAD_OPERANDS = (ArithmeticError, AttributeError, IndexError, TypeError, ValueError)
 _MARK_SIZE = 0.001
 """The size of marks among the text, so that they take no room between its words."""
 _PUSHBUTTON, _RADIO = 1 << 16, 1 << 15
@@ -44,10 +45,11 @@ def read_pdf(file: BinaryIO, source: str, problems: list[str]) -> Iterator[Docum
     title = _title(reader)
     num_read = 0
     scanned: list[int] = []
+    forms: dict[int, Any] = {}
     for number in range(1, num_pages + 1):
         try:
             page = reader.pages[number - 1]
-            text = "\n".join([_whole_words(_text(page)), *filter(None, _filled_in(page))]).strip("\n")
+            text = "\n".join([_whole_words(_text(page, forms)), *filter(None, _filled_in(page))]).strip("\n")
             if not text.strip() and _has_image(page):
                 scanned.append(number)
         except MemoryError:
@@ -92,23 +94,50 @@ def _title(reader: PdfReader) -> dict[str, object]:
     return {}
 
 
-def _text(page: PageObject) -> str:
-    """A page's text, with what is raised or lowered written as such."""
+def _text(page: PageObject, forms: dict[int, Any]) -> str:
+    """A page's text, with what is raised or lowered written as such; forms: those known, by ids, and marked."""
     from pypdf.generic import ContentStream, NameObject
 
     stream = ContentStream(page["/Contents"].get_object() if "/Contents" in page else None, page.pdf, "bytes")
-    if not any(operator in stream.get_data() for operator in _SHOWN):
-        return page.extract_text()  # takes no time over drawings
-    with suppress(ArithmeticError, AttributeError, IndexError, TypeError, ValueError):  # of bad operands
-        stream.operations = list(_marked(stream.operations))
-        page[NameObject("/Contents")] = stream
+    with suppress(*_BAD_OPERANDS):
+        if _has_text(stream.get_data()):  # else it takes no time over drawings
+            stream.operations = list(_marked(stream.operations))
+            page[NameObject("/Contents")] = stream
+    _mark_forms(page, forms)
     return write_shifted(page.extract_text(visitor_text=lambda *_: None) + LEVEL)  # the visitor: as they are
 
 
+def _has_text(data: bytes) -> bool:
+    return any(operator in data for operator in _SHOWN)
+
+
+def _mark_forms(page: PageObject, forms: dict[int, Any]) -> None:
+    """Puts marked ones in the place of the forms that a page draws, and of those within them."""
+    from pypdf.generic import ContentStream, DictionaryObject
+
+    nothing = DictionaryObject()
+    left = [page.get_inherited("/Resources", nothing)]
+    while left:
+        things = left.pop().get_object().get("/XObject", nothing).get_object()
+        for name, reference in list(things.items()):
+            form = reference.get_object()
+            if form.get("/Subtype") != "/Form" or isinstance(form, ContentStream):
+                continue
+            if id(form) not in forms:
+                forms[id(form)] = form, form
+                left.append(form.get("/Resources", nothing))
+                with suppress(*_BAD_OPERANDS):
+                    if _has_text(form.get_data()):
+                        marked = ContentStream(form, page.pdf, "bytes")
+                        marked.operations = list(_marked(marked.operations))
+                        marked.update(form)
+                        forms[id(form)] = form, marked
+            things[name] = forms[id(form)][1]
+
+
 def _marked(operations: Iterable[tuple[Any, bytes]]) -> Iterator[tuple[Any, bytes]]:
-    """The operations of a page, and marks before text that is higher or lower than the text of its line."""
+    """The operations of a page or form, and marks before text that is higher or lower than the text of its line."""
     from pypdf import Transformation
-    from pypdf.generic import TextStringObject
 
     place, line = Transformation(), Transformation()
     font: list[Any] = []
@@ -145,11 +174,18 @@ def _marked(operations: Iterable[tuple[Any, bytes]]) -> Iterator[tuple[Any, byte
             if shift == LEVEL:
                 base = (height, size)
             if shift != before:
-                marks = (LEVEL if before != LEVEL else "") + (shift if shift != LEVEL else "")
-                yield [font[0], _MARK_SIZE], b"Tf"
-                yield [TextStringObject(marks)], b"Tj"
-                yield font, b"Tf"
+                yield from _mark(font, (LEVEL if before != LEVEL else "") + (shift if shift != LEVEL else ""))
         yield operands, operator
+    if shift != LEVEL:
+        yield from _mark(font, LEVEL)
+
+
+def _mark(font: list[Any], marks: str) -> Iterator[tuple[Any, bytes]]:
+    from pypdf.generic import TextStringObject
+
+    yield [font[0], _MARK_SIZE], b"Tf"
+    yield [TextStringObject(marks)], b"Tj"
+    yield font, b"Tf"
 
 
 def _shift(height: float, size: float, base: tuple[float, float], is_risen: bool) -> str:
