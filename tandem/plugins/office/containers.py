@@ -9,7 +9,9 @@ import email
 import mimetypes
 import re
 import struct
-from collections.abc import Iterable, Iterator
+from base64 import b64decode
+from codecs import BOM_UTF8
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.message import MIMEPart
@@ -17,6 +19,7 @@ from email.policy import default
 from functools import partial
 from io import BytesIO
 from itertools import chain, pairwise
+from quopri import decodestring
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from zipfile import ZipFile, ZipInfo
 from zlib import crc32
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
 FIELDS = ("subject", "from", "to", "cc", "date")
 """Fields of a message's head that become metadata, and begin its text."""
 _LOCKED = ("multipart/encrypted", "application/pkcs7-mime", "application/x-pkcs7-mime")
+_ENCODED: dict[str, Callable[[bytes], bytes]] = {"base64": b64decode, "quoted-printable": decodestring}
+"""Encodings of transfer."""
 _QUOTED_FROM = re.compile(rb">+From ")
 _FROM = re.compile(
     rb"From \S+(?: at \S+)? +(?=.*\d\d:\d\d)(?=.*\b[12]\d{3}\b)(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)\b.{,60}$"
@@ -41,15 +46,29 @@ _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _ZIP_ENCRYPTED, _ZIP_UTF8_NAME = 0x1, 0x800
 _UNICODE_NAME = 0x7075
 _DOS = "cp437"
-_HAN = "[\u3000-\u3029\u3041-\u30ff\u4e00-\u9fff\uff01-\uff5e]"
+_ODD = re.compile(r"[^\0-\x7fÀ-ÖØ-öø-ÿ]")
+"""What few names in that have: it has signs of mathematics and of frames, where others have letters."""
+_HAN = "[\u2460-\u2473\u3000-\u3029\u3041-\u30ff\u3200-\u33ff\u4e00-\u9fff\uff01-\uff5e]"
 _CODE_PAGES = (
     ("cp866", "[\u0400-\u045f\u2116]", "[A-Za-z]"),
     ("cp932", _HAN, r"[\0]"),
+    ("cp949", "[\uac00-\ud7a3]", r"[\0]"),
     ("gb2312", _HAN, r"[\0]"),
     ("big5", _HAN, r"[\0]"),
     ("gbk", _HAN, r"[\0]"),
 )
 """Code pages of Windows elsewhere: their letters, and what is never beside these in a word."""
+_KOREAN = frozenset(
+    "이다에는을가의하고도로지서사한기리나은자대어를해인시수정부과아일그보장제전상원구스라만여주적들있것중소동"
+)
+_KOREAN |= frozenset("계약록회내표년월료진안최종열본신생성영용조연방문공간개업학교관비무산행명법국세마물미")
+_CHINESE = frozenset(
+    "的一是不了在人有我他这中大来上国个到说们为子和你地出时年得要下以生会自过家学对可里后小心多天能好都日发成事"
+)
+_CHINESE |= frozenset(
+    "文件议记录报告合同预算计划表资料说明月最终作业总结通知名单工程项目公司管理方案电话地址图片照新旧数据稿版"
+)
+"""What most words of a language have: to tell two code pages whose letters are the same bytes."""
 STUB_WORDS = 2
 """A plain text of so many times the words of the other is no stub."""
 MAX_NAMED = 3
@@ -97,7 +116,9 @@ def _messages(file: BinaryIO) -> Iterator[bytes]:
 
 def _read_message(data: bytes, source: str, problems: list[str]) -> Iterator[Document | Part]:
     with parsing("e-mail", "save it again"):
-        message = email.message_from_bytes(_with_utf8_head(data, source, problems), policy=default)
+        message = email.message_from_bytes(
+            _with_utf8_head(data.removeprefix(BOM_UTF8), source, problems), policy=default
+        )
         fields = {name: _header(message, name) for name in FIELDS}
         if not any(fields.values()):
             raise Unreadable("it is not an e-mail: it has neither subject nor sender nor date; save it again")
@@ -152,6 +173,12 @@ def _contents(part: MIMEPart, source: str, problems: list[str]) -> Iterator[str 
     elif kind == "message/rfc822":
         inner = part.get_content()
         data = inner.as_bytes()
+        if (
+            encoding := str(part.get("content-transfer-encoding", "")).lower()
+        ) in _ENCODED:  # against the standard
+            with suppress(ValueError):
+                data = _ENCODED[encoding](data)
+            inner = email.message_from_bytes(data, policy=default)
         title = name or (_header(inner, "subject") or "message").replace("/", "_")
         yield _file(f"{title.removesuffix('.eml')}.eml", data)
     elif _is_body(part) or part.get_content_maintype() == "multipart":  # that one without its boundary
@@ -292,8 +319,8 @@ def read_zip(file: BinaryIO, source: str, problems: list[str]) -> Iterator[Part]
     locked: list[str] = []
     num_members = 0
     with unzipped(file, "zip") as archive:
-        page = _code_page(archive.infolist())
-        if page != _DOS:
+        page, is_guess = _code_page(archive.infolist())
+        if is_guess:
             problems.append(f"{source}: names of its files were read as {page}, which is a guess.")
         for member in archive.infolist():
             name = _member_name(member, page)
@@ -340,8 +367,9 @@ def _raw_name(member: ZipInfo) -> bytes | None:
     return None if member.flag_bits & _ZIP_UTF8_NAME else member.orig_filename.encode(_DOS, "replace")
 
 
-def _code_page(members: Iterable[ZipInfo]) -> str:
-    """The code page of names in an archive, by what it makes of them: words of one script, and nothing else."""
+def _code_page(members: Iterable[ZipInfo]) -> tuple[str, bool]:
+    """The code page of names in an archive, by what it makes of them: words of one script, and nothing else; and
+    whether another may be right."""
     names = [raw for member in members if (raw := _raw_name(member)) and not _unicode_name(member, raw)]
     others = b"/".join(name for name in names if not _is_utf8(name))
     for page, letter, beside in _CODE_PAGES if others else ():
@@ -349,9 +377,18 @@ def _code_page(members: Iterable[ZipInfo]) -> str:
             text = others.decode(page)
             words = re.findall(rf"(?<!{beside}){letter}{{2,}}(?!{beside})", text)
             num_letters = len(re.sub(r"[\0-\x7f]", "", text))
-            if num_letters == len(re.findall(letter, text)) and 2 * len("".join(words)) > num_letters:
-                return page
-    return _DOS
+            is_whole = num_letters == len(re.findall(letter, text)) and 2 * len("".join(words)) > num_letters
+            if is_whole and (page != "cp949" or _is_korean(others)):
+                return page, True
+    return _DOS, bool(_ODD.search(others.decode(_DOS)))
+
+
+def _is_korean(names: bytes) -> bool:
+    num_korean, num_chinese = (
+        sum(letter in common for letter in names.decode(page, "replace"))
+        for page, common in (("cp949", _KOREAN), ("gbk", _CHINESE))
+    )
+    return num_korean > num_chinese
 
 
 def _is_utf8(data: bytes) -> bool:
