@@ -45,7 +45,7 @@ KINDS = (
     ),
     FileKind(
         (".odt", ".ods", ".odp"),
-        "tandem.plugins.office.documents:read_odf",
+        "tandem.plugins.office.odf:read_odf",
         "the file, a sheet, or a slide",
         "as of docx, xlsx and pptx",
         "sheet; page",

@@ -1,7 +1,7 @@
 """Readers of what people write in offices: documents, slides, sheets and books.
 
 Formats of Microsoft are taken apart by the converters of markitdown and by what these stand on; values of cells are
-read as they are shown. Those of OpenDocument and EPUB are archives of XML and HTML.
+read as they are shown. EPUB is an archive of XML and HTML.
 """
 
 from __future__ import annotations
@@ -9,35 +9,45 @@ from __future__ import annotations
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import date, datetime, time, timedelta
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import unquote
-from xml.etree import ElementTree
+from zipfile import ZipFile
 
 from tandem.plugins.office.html import decode_html, parse_html
-from tandem.plugins.office.marks import DOWN, LEVEL, UP, write_shifted
-from tandem.plugins.office.xml import DROPPED, attribute, describe_dropped, tag, xml
+from tandem.plugins.office.marks import DOWN, LEVEL, UP, write_number, write_shifted
+from tandem.plugins.office.xml import DROPPED, describe_dropped, describe_hidden, tag, xml
 from tandem.retrieval.documents import Document, with_metadata
-from tandem.retrieval.readers import ENCRYPTED, Unreadable, as_table, unzipped
+from tandem.retrieval.readers import Unreadable, as_table, unzipped
 
 if TYPE_CHECKING:
+    from openpyxl import Workbook
     from openpyxl.cell.cell import Cell
+    from openpyxl.worksheet.worksheet import Worksheet
 
 _SLIDE = re.compile(r"<!-- Slide number: (\d+) -->\n?")
 _PICTURE = re.compile(r"!\[([^\]]*)\]\([^)]*\)")
 _NO_PICTURE = re.compile(r"(?:Picture|Image|Grafik|Bild|Content Placeholder)? ?\d*", re.IGNORECASE)
 """Names of pictures that nobody gave."""
+_ITEMS = {
+    "alphaLc": "lower-alpha",
+    "alphaUc": "upper-alpha",
+    "romanLc": "lower-roman",
+    "romanUc": "upper-roman",
+}
+"""How kinds of numbers of items begin -> how CSS names them."""
 _LOCAL_FORMATS = ("General", "mm-dd-yy", "m/d/yy h:mm")
 """Formats that show a number or a date as the machine's settings say."""
 _DOT = re.compile(r'"[^"]*"|\\.|\.(?!0)')
+_MINUTES = re.compile(r"h[^a-z]*m|\[m")
+_LANGUAGE = re.compile(r"\[\$-[^\]]*\]")
+_ESCAPED = re.compile("_x([0-9A-Fa-f]{4})_")
+"""How texts of sheets have what XML cannot hold."""
+_SHIFTS = {"superscript": UP, "subscript": DOWN}
 _RULE = re.compile(r"\|(?: ?:?-+:? ?\|)+")
-MAX_REPEATED = 1000
-"""So often a cell of a sheet may say that it is repeated."""
-MAX_STYLES = 20
-"""Styles that are based on each other."""
 
 
 def read_pptx(file: BinaryIO, source: str, problems: list[str]) -> Iterator[Document]:
@@ -48,7 +58,7 @@ def read_pptx(file: BinaryIO, source: str, problems: list[str]) -> Iterator[Docu
 
         plain = {"escape_asterisks": False, "escape_underscores": False, "escape_misc": False}
         dropped: Counter[str] = Counter()
-        marked = _with_shifted_runs(file, dropped)
+        marked = _with_marks(file, dropped)
         text = PptxConverter().convert(marked, StreamInfo(extension=".pptx"), **plain).markdown
     problems += describe_dropped(source, dropped)
     _, *slides = _SLIDE.split(write_shifted(text))
@@ -58,28 +68,67 @@ def read_pptx(file: BinaryIO, source: str, problems: list[str]) -> Iterator[Docu
         yield with_metadata(text, {}, source=source, page=int(number))
 
 
-def _with_shifted_runs(file: BinaryIO, dropped: Counter[str]) -> BinaryIO:
-    """The same slides with marks around what is raised or lowered; dropped: counts what has no text in them."""
+def _with_marks(file: BinaryIO, dropped: Counter[str]) -> BinaryIO:
+    """The same slides with marks around what is raised, lowered or struck, and numbers before items; dropped: counts
+    what has no text in them."""
     import pptx
 
     deck = pptx.Presentation(file)
-    num_shifted = 0
+    num_changes = 0
     for slide in deck.slides:
         for part in [slide, slide.notes_slide] if slide.has_notes_slide else [slide]:
-            dropped.update(DROPPED[tag(node)] for node in part.element.iter("{*}relIds", "{*}oleObj"))
+            for node in part.element.findall(".//{*}AlternateContent"):
+                for shape in node.findall("{*}Choice/{*}sp"):  # which the library passes over
+                    shape.find(".//{*}cNvSpPr").set("txBox", "1")
+                    node.addprevious(shape)
+                    num_changes += 1
+                dropped["chart"] += len(node.findall("{*}Choice//{*}chart"))
+            dropped.update(
+                DROPPED[tag(node)] for node in part.element.iter("{*}relIds", "{*}oleObj", "{*}oMath")
+            )
+            for body in part.element.iter("{*}txBody"):
+                num_changes += _number_items(body)
             for node in part.element.iter("{*}t"):
                 properties = node.getparent().find("{*}rPr")
-                baseline = "" if properties is None else properties.get("baseline", "")
-                if node.text and baseline.rstrip("%").strip("-0."):
+                if not node.text or properties is None:
+                    continue
+                if properties.get("strike", "noStrike") != "noStrike":
+                    node.text = f"~~{node.text}~~"
+                    num_changes += 1
+                baseline = properties.get("baseline", "")
+                if baseline.rstrip("%").strip("-0."):
                     node.text = (DOWN if baseline[0] == "-" else UP) + node.text + LEVEL
-                    num_shifted += 1
+                    num_changes += 1
     file.seek(0)
-    if num_shifted == 0:
+    if num_changes == 0:
         return file
     marked = BytesIO()
     deck.save(marked)
     marked.seek(0)
     return marked
+
+
+def _number_items(body: Any) -> int:
+    """Puts the numbers that are shown before paragraphs into them, and counts these."""
+    counts: dict[int, int] = {}
+    num_items = 0
+    for paragraph in body.iterfind("{*}p"):
+        properties, text = paragraph.find("{*}pPr"), paragraph.find(".//{*}t")
+        level = 0 if properties is None else int(properties.get("lvl", 0))
+        item = None if properties is None else properties.find("{*}buAutoNum")
+        counts = {
+            at: count for at, count in counts.items() if at < level or (at == level and item is not None)
+        }
+        if item is None or text is None:
+            continue
+        counts[level] = counts.get(level, int(item.get("startAt", 1)) - 1) + 1
+        kind = item.get("type", "")
+        number = write_number(counts[level], _ITEMS.get(kind[:7], ""))
+        before = "(" if kind.endswith("ParenBoth") else ""
+        behind = "." if kind.endswith("Period") else ")" if "Paren" in kind else ""
+        text.text = f"{before}{number}{behind} {text.text or ''}"
+        num_items += 1
+    return num_items
 
 
 def _slide_line(line: str) -> str | None:
@@ -94,14 +143,13 @@ def _slide_line(line: str) -> str | None:
 def read_xlsx(file: BinaryIO, source: str, problems: list[str]) -> Iterator[Document]:
     """An xlsx file: one document a sheet that is shown and has text, under its name as a heading."""
     with unzipped(file, "xlsx") as archive:
-        import openpyxl
-
-        book = openpyxl.load_workbook(file, data_only=True, keep_links=False)
+        book = _workbook(file, data_only=True)
         has_formulas = any(
             b"<f" in archive.read(name) for name in archive.namelist() if name.startswith("xl/worksheets/")
         )
-        formulas = openpyxl.load_workbook(file, keep_links=False) if has_formulas else book
+        formulas = _workbook(file, data_only=False) if has_formulas else book
         num_open = 0
+        dropped = Counter(chart=len(book.chartsheets))
         hidden = [sheet.title for sheet in book.worksheets if sheet.sheet_state != "visible"]
         for sheet in book.worksheets:
             if sheet.title in hidden:
@@ -121,9 +169,11 @@ def read_xlsx(file: BinaryIO, source: str, problems: list[str]) -> Iterator[Docu
             columns = sorted({column for _, column in texts})
             places = dict.fromkeys(row for row, _ in texts)
             rows = ([texts.get((row, column), "") for column in columns] for row in places)
-            if table := as_table(rows):
-                text = "\n".join([f"# {sheet.title}", table, *comments])
+            lines = [*filter(None, [as_table(rows)]), *_drawn(sheet, archive, dropped), *comments]
+            if lines:
+                text = "\n".join([f"# {sheet.title}", *lines])
                 yield with_metadata(text, {}, source=source, sheet=sheet.title)
+    problems += describe_dropped(source, dropped)
     if num_open:
         are = (
             "formula has no value in the file and was read as it is"
@@ -131,38 +181,101 @@ def read_xlsx(file: BinaryIO, source: str, problems: list[str]) -> Iterator[Docu
             else ("formulas have no value in the file and were read as they are")
         )
         problems.append(f"{source}: {num_open} {are}; open it and save it once.")
-    if hidden:
-        were, shown = "sheet was" if len(hidden) == 1 else "sheets were", ", ".join(hidden[:3])
-        problems.append(
-            f"{source}: {len(hidden)} hidden {were} left out ({shown}); show what should be read."
-        )
+    problems += describe_hidden(source, hidden)
+
+
+def _drawn(sheet: Worksheet, archive: ZipFile, dropped: Counter[str]) -> Iterator[str]:
+    """The paragraphs in the shapes of a sheet; dropped: counts what else is drawn there."""
+    names = {relation.target for relation in sheet._rels if relation.Type.endswith("/drawing")}
+    for name in sorted(names & set(archive.namelist())):
+        root = xml(archive, name)
+        for fallback in root.findall(".//{*}Fallback"):  # says that the program is too old
+            fallback.clear()
+        dropped.update(DROPPED[tag(node)] for node in root.iter() if tag(node) in DROPPED)
+        for paragraph in root.iterfind(".//{*}txBody/{*}p"):
+            if text := "".join(node.text or "" for node in paragraph.iterfind(".//{*}t")).strip():
+                yield text
+
+
+def _workbook(file: BinaryIO, *, data_only: bool) -> Workbook:
+    """A workbook without the cells under merged ones and behind links. The library makes one for each cell of a range,
+    and a range can be a whole sheet."""
+    from openpyxl.reader.excel import ExcelReader
+    from openpyxl.worksheet.worksheet import Worksheet
+
+    class Sheet(Worksheet):  # type: ignore[misc]
+        def __getitem__(self, key: str) -> Any:
+            return () if ":" in key else super().__getitem__(key)
+
+        def _clean_merge_range(self, merged: Any) -> None:
+            rows, columns = (
+                range(merged.min_row, merged.max_row + 1),
+                range(merged.min_col, merged.max_col + 1),
+            )
+            is_small = len(rows) * len(columns) < len(self._cells)
+            for row, column in merged.cells if is_small else list(self._cells):
+                if row in rows and column in columns and (row, column) != (rows[0], columns[0]):
+                    self._cells.pop((row, column), None)
+
+    class Reader(ExcelReader):  # type: ignore[misc]
+        def read_workbook(self) -> None:
+            super().read_workbook()
+            self.wb.create_sheet = self._create_sheet
+
+        def _create_sheet(self, title: str) -> Sheet:
+            sheet = Sheet(self.wb, title)
+            self.wb._add_sheet(sheet)
+            return sheet
+
+    reader = Reader(file, data_only=data_only, keep_links=False, rich_text=True)
+    reader.read()
+    return reader.wb
 
 
 def _shown(cell: Cell) -> str:
     """The value of a cell as its number format shows it, or as it is where that is left to the machine's settings."""
     from xlfmt import format_value
 
-    value, code = cell.value, cell.number_format
-    if isinstance(value, datetime | time | timedelta) and "s" not in _DOT.sub("", code).lower():
-        value = _in_minutes(value)  # which the library rounds
+    value, code = _written(cell.value), cell.number_format
+    sign = ""
+    if isinstance(value, timedelta) and value < timedelta():
+        value, sign = -value, "-"
+    if isinstance(value, datetime | time | timedelta):
+        value = _cut(value, code)
     if isinstance(value, timedelta):
         value /= timedelta(days=1)
     if value is None or isinstance(value, bool) or code in _LOCAL_FORMATS:
         return _plain(value)
     if isinstance(value, date):  # the library takes a bare dot for one of decimals
         code = _DOT.sub(lambda match: match[0] if match[0] != "." else r"\.", code)
+    else:  # and a language for its currency
+        code = _LANGUAGE.sub("", code)
     with suppress(ArithmeticError, TypeError, ValueError):  # of odd formats
         text = str(format_value(value, code))
         if text.strip("# "):
-            return text
-    return _plain(value)
+            return sign + text
+    return sign + _plain(value)
 
 
-def _in_minutes(value: datetime | time | timedelta) -> datetime | time | timedelta:
-    """A time without its seconds, as sheets show it."""
+def _written(value: object) -> object:
+    """The value of a cell; of a text what its escapes mean, and what is raised or lowered written as such."""
+    if isinstance(value, list):  # of texts, some with a font
+        fonts = (getattr(part, "font", None) for part in value)
+        marks = (_SHIFTS.get(str(font and font.vertAlign), "") for font in fonts)
+        parts = (f"{mark}{part}{LEVEL * bool(mark)}" for mark, part in zip(marks, value, strict=True))
+        value = write_shifted("".join(parts))
+    return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), value) if isinstance(value, str) else value
+
+
+def _cut(value: datetime | time | timedelta, code: str) -> datetime | time | timedelta:
+    """A time without the seconds and minutes that its format does not show; the library rounds."""
+    shown = _DOT.sub("", code).lower()
+    if "s" in shown:
+        return value
+    has_minutes = _MINUTES.search(shown) is not None
     if isinstance(value, timedelta):
-        return value - value % timedelta(minutes=1)
-    return value.replace(second=0, microsecond=0)
+        return value - value % timedelta(hours=not has_minutes, minutes=has_minutes)
+    return value.replace(minute=value.minute * has_minutes, second=0, microsecond=0)
 
 
 def _plain(value: object) -> str:
@@ -173,120 +286,6 @@ def _plain(value: object) -> str:
     if isinstance(value, date | time):
         return value.isoformat().replace("T", " ")
     return f"{value:.15g}" if isinstance(value, float) else str(value)
-
-
-# ---- OpenDocument --------------------------------------------------------------------------------------------
-
-
-def read_odf(file: BinaryIO, source: str, problems: list[str]) -> Iterator[Document]:
-    """A file of LibreOffice: an odt is one document, an ods one a sheet (`sheet`), an odp one a slide (`page`)."""
-    with unzipped(file, "OpenDocument") as archive:
-        if b"encryption-data" in archive.read("META-INF/manifest.xml"):
-            raise Unreadable(ENCRYPTED)
-        content, styles = xml(archive, "content.xml"), xml(archive, "styles.xml")
-        _mark_shifted(content, styles)
-        body = next(node for node in content if tag(node) == "body")[0]
-        margins = [node for node in styles.iter() if tag(node) in ("header", "footer")]
-    if tag(body) == "text":
-        texts = dict.fromkeys("\n".join(_blocks(node)) for node in margins if tag(node) == "header")
-        texts |= {"\n\n".join(_blocks(body)): None}
-        texts |= dict.fromkeys("\n".join(_blocks(node)) for node in margins if tag(node) == "footer")
-        yield _whole(map(write_shifted, texts), source)
-        return
-    parts = [node for node in body if tag(node) in ("table", "page")]
-    for number, part in enumerate(parts, start=1):
-        is_sheet, name = tag(part) == "table", attribute(part, "name")
-        text = write_shifted(as_table(_rows(part)) if is_sheet else "\n".join(_blocks(part)))
-        if text.strip():
-            own = {"sheet": name} if is_sheet else {"page": number}
-            yield with_metadata(f"# {name}\n{text}" if is_sheet else text, {}, source=source, **own)
-
-
-def _mark_shifted(*roots: ElementTree.Element) -> None:
-    """Puts marks around what is raised or lowered by its style."""
-    nodes = [node for root in roots for node in root.iter()]
-    styles = {attribute(node, "name"): node for node in nodes if tag(node) == "style"}
-    for node in nodes:
-        if tag(node) == "span" and (mark := _shift(styles, attribute(node, "style-name"))):
-            node.text, node.tail = mark + (node.text or ""), LEVEL + (node.tail or "")
-
-
-def _shift(styles: dict[str, ElementTree.Element], name: str) -> str:
-    """The mark of text of a style, by itself or by the styles on which it is based."""
-    for _ in range(MAX_STYLES):
-        if (style := styles.get(name)) is None:
-            break
-        for properties in style:
-            if position := attribute(properties, "text-position").partition(" ")[0]:
-                is_low = position.startswith(("sub", "-"))
-                return "" if not position.strip("-0%") else DOWN if is_low else UP
-        name = attribute(style, "parent-style-name")
-    return ""
-
-
-def _blocks(node: ElementTree.Element) -> Iterator[str]:
-    """The paragraphs, headings, items and tables within an element, each as a text."""
-    for child in node:
-        match tag(child):
-            case "h":
-                level = attribute(child, "outline-level")
-                yield f"{'#' * min(int(level or 1), 6)} {_inline(child)}"
-            case "p":
-                if _inline(child).strip():
-                    yield _inline(child)
-                yield from _blocks_within(child)
-            case "list":
-                yield "\n".join(f"- {line}" if line[:2] != "- " else line for line in _blocks(child))
-            case "table":
-                yield as_table(_rows(child))
-            case "notes":
-                yield "\n".join(["Notes:", *_blocks(child)]) if any(_blocks(child)) else ""
-            case "tracked-changes" | "forms" | "shapes":
-                pass
-            case _:
-                yield from _blocks(child)
-
-
-def _blocks_within(paragraph: ElementTree.Element) -> Iterator[str]:
-    for child in paragraph:
-        if tag(child) in ("frame", "custom-shape", "g"):
-            yield from _blocks(child)
-        elif tag(child) in ("span", "a"):
-            yield from _blocks_within(child)
-
-
-def _inline(node: ElementTree.Element) -> str:
-    """The text of a paragraph; its notes and comments in brackets where they are called."""
-    text = node.text or ""
-    for child in node:
-        match tag(child):
-            case "s":
-                text += " " * min(int(attribute(child, "c") or 1), MAX_REPEATED)
-            case "tab" | "line-break":
-                text += " "
-            case "note" | "annotation":
-                text += f" [{' '.join(_blocks(child))}]"
-            case "frame" | "custom-shape" | "g":
-                pass
-            case _:
-                text += _inline(child)
-        text += child.tail or ""
-    return text
-
-
-def _rows(table: ElementTree.Element) -> Iterator[list[str]]:
-    for child in table:
-        if tag(child) in ("table-rows", "table-header-rows", "table-row-group"):
-            yield from _rows(child)
-        elif tag(child) == "table-row":
-            yield [text for cell in child for text in _cell(cell)]
-
-
-def _cell(cell: ElementTree.Element) -> list[str]:
-    if tag(cell) not in ("table-cell", "covered-table-cell"):
-        return []
-    text = " ".join(_blocks(cell))
-    return [text] * min(int(attribute(cell, "number-columns-repeated") or 1), MAX_REPEATED)
 
 
 # ---- EPUB ----------------------------------------------------------------------------------------------------
@@ -311,15 +310,16 @@ def read_epub(file: BinaryIO, source: str, problems: list[str]) -> Iterator[Docu
         }
         spine = [items.get(node.attrib.get("idref"), "") for node in package if tag(node) == "itemref"]
         chapters = [
-            posixpath.normpath(posixpath.join(posixpath.dirname(path), unquote(href))) for href in spine
+            posixpath.normpath(posixpath.join(posixpath.dirname(path), unquote(href.partition("#")[0])))
+            for href in spine
         ]
+        missing = sum(name not in names for name in chapters)
+        if missing:
+            were = "chapter that it lists is" if missing == 1 else "chapters that it lists are"
+            problems.append(f"{source}: {missing} {were} not in the file; index another copy.")
         locks = archive.read("META-INF/encryption.xml") if "META-INF/encryption.xml" in names else b""
         for number, chapter in enumerate((name for name in chapters if name in names), start=1):
             if chapter.encode() in locks:
                 raise Unreadable("it is encrypted by its seller; index another copy")
             text, _ = parse_html(decode_html(archive.read(chapter), source, problems))
             yield with_metadata(text, metadata, source=source, chapter=number)
-
-
-def _whole(texts: Iterable[str], source: str) -> Document:
-    return with_metadata("\n\n".join(filter(str.strip, texts)), {}, source=source)

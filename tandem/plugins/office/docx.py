@@ -11,6 +11,7 @@ import posixpath
 import re
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, BinaryIO
@@ -32,6 +33,9 @@ _BLOCKS += "rect roundrect sdt sdtContent shape smartTag t tbl tc textbox tr txb
 _OPENED = frozenset(_BLOCKS.split())
 """Elements whose contents mammoth reads."""
 _UNSHOWN = frozenset(("del", "moveFrom", "instrText", "rubyPr", "pPr", "rPr", "sdtPr", "sectPr", "tblPr"))
+_WITH_PROPERTIES = frozenset(("acc", "bar", "d", "f", "groupChr", "m", "nary"))
+"""Parts of equations that the converter expects to have some."""
+_WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 MAX_STYLES = 20
 """Styles that are based on each other."""
 
@@ -130,6 +134,13 @@ class _Writer:
                 return [_paragraph(space, line) for line in self._embedded(node).split("\n")]
             case "cr" | "ptab":
                 return [_element(space, "br" if name == "cr" else "tab")]
+            case "br":  # of a page or column, too
+                return [_element(space, "br")]
+            case "oMath":
+                return self._equation(node)
+            case "r" if self._is_hidden(node):
+                self.dropped["hidden text"] += _has_text(node)
+                return []
             case "fldChar":
                 return [
                     node,
@@ -148,6 +159,26 @@ class _Writer:
         elif name not in _UNSHOWN and _has_text(node):
             return self.write(node)
         return [node]
+
+    def _equation(self, node: Element) -> list[Element]:
+        """An equation that the converter gave up, since it does without properties that most have, or is of no use."""
+        from markitdown.converter_utils.docx.math.omml import oMath2Latex
+
+        for part in list(node.iter()):
+            space, _, name = part.tag.rpartition("}")
+            if name in _WITH_PROPERTIES and part.find(f"{{*}}{name}Pr") is None:
+                part.insert(0, Element(f"{space}}}{name}Pr"))
+        with suppress(Exception):
+            if latex := oMath2Latex(node).latex:
+                return list(_paragraph(_WORD, f"${latex}$"))
+        self.dropped["equation"] += 1
+        return []
+
+    def _is_hidden(self, run: Element) -> bool:
+        style = self.numbering.styles.get(_value(run, "rPr/rStyle"))
+        found = (node.find("{*}rPr/{*}vanish") for node in (run, style) if node is not None)
+        vanish = next((node for node in found if node is not None), None)
+        return vanish is not None and attribute(vanish, "val") not in ("0", "false", "off")
 
     def _align(self, properties: Element, style: str, space: str) -> None:
         """Says of a run itself that its style raises or lowers it."""

@@ -8,11 +8,14 @@ from io import BytesIO
 from xml.etree import ElementTree
 from zipfile import ZipFile
 
-from tandem.retrieval.readers import Unreadable
+from tandem.retrieval.readers import Unreadable, listed
 
 _ENTITY = re.compile(rb"<!ENTITY", re.IGNORECASE)
+MAX_NAMED = 3
+"""Hidden sheets that a sentence names."""
 DROPPED = {
     "chart": "chart",
+    "oMath": "equation",
     "relIds": "diagram",
     "OLEObject": "embedded object",
     "oleObj": "embedded object",
@@ -46,4 +49,13 @@ def describe_dropped(source: str, dropped: Counter[str]) -> list[str]:
     were = "was" if dropped.total() == 1 else "were"
     return [f"{source}: {', '.join(things)} {were} left out; write what is to be read as text."] * bool(
         things
+    )
+
+
+def describe_hidden(source: str, names: list[str]) -> list[str]:
+    """What to say of hidden sheets of these names."""
+    were = "sheet was" if len(names) == 1 else "sheets were"
+    shown = listed(names, MAX_NAMED)
+    return [f"{source}: {len(names)} hidden {were} left out ({shown}); show what should be read."] * bool(
+        names
     )

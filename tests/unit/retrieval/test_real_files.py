@@ -353,7 +353,7 @@ FILES = [
         odt,
         ["# Garden\n\nBeans are sown in May [not before the 15th].\n\n- Spade\n- Rake\n\nBed\tPlant\n1\tBeans"],
     ),
-    File("prices.ods", ods, ["# May\nItem\t\tPrice\nTea\t\t3.50 €"], [{"sheet": "May"}]),
+    File("prices.ods", ods, ["# May\nItem\tPrice\nTea\t3.50 €"], [{"sheet": "May"}]),
     File(
         "nested.zip",
         lambda: make.zip_bytes(

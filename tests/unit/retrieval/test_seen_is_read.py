@@ -79,6 +79,12 @@ def docx(body: str, relations: str = "", **parts: str) -> bytes:
         ("<style>.up { vertical-align: super }</style>10<i class=up>6</i> 7<i>6</i>", "10^6 76"),
         ("<math><msup><mn>10</mn><mn>6</mn><mn>7</mn></msup></math>", "10^(6)7"),
         ("2<sup>3<sup>2</sup></sup>", "2^(3^2)"),
+        ("x<sub>1</sub><sup>2</sup>, 10<sup>1</sup><sup>2</sup>", "x_1^2, 10^12"),
+        ("<math><munderover><mo>∑</mo><mi>i</mi><mn>9</mn></munderover></math>", "∑_i^9"),
+        ("<math><mfrac><mn>1</mn><mn>2</mn></mfrac></math>", "1/2"),
+        ("<math><mfrac><mn>1</mn><mrow><mi>n</mi><mo>+</mo><mn>2</mn></mrow></mfrac></math>", "1/(n+2)"),
+        ("<del>50</del><ins>60</ins> crowns<s></s>", "~~50~~60 crowns"),
+        ("<ruby>漢字<rp>(</rp><rt>かんじ</rt><rp>)</rp></ruby>", "漢字(かんじ)"),
     ],
 )
 def test_raised_text_of_html(page: str, text: str) -> None:
@@ -159,6 +165,24 @@ def test_raised_text_of_office_files(name: str, data: bytes, text: str) -> None:
 )
 def test_raised_text_of_pdf(operations: str, text: str) -> None:
     assert read("a.pdf", pdf_of(f"BT {operations} ET"))[0] == text
+
+
+def test_raised_text_of_forms_of_pdf() -> None:
+    """On two pages; the form draws itself, too."""
+    form = "<< /Type /XObject /Subtype /Form /BBox [0 0 612 792] /Length {} /Resources 4 0 R >>\nstream\n{}\nendstream"
+    operations = "BT /F1 12 Tf 72 720 Td (10) Tj 5 Ts (6) Tj ET /X Do"
+    objects = [
+        "<< /Type /Catalog /Pages 2 0 R >>",
+        "<< /Type /Pages /Kids [6 0 R 6 0 R] /Count 2 >>",
+        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+        "<< /Font << /F1 3 0 R >> /XObject << /X 5 0 R >> >>",
+        form.format(len(operations), operations),
+        "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 7 0 R /Resources 4 0 R >>",
+        "<< /Length 43 >>\nstream\nBT /F1 12 Tf 72 740 Td (Litres) Tj ET /X Do\nendstream",
+    ]
+    body = "".join(f"{number} 0 obj\n{text}\nendobj\n" for number, text in enumerate(objects, start=1))
+    data = f"%PDF-1.4\n{body}trailer\n<< /Size 8 /Root 1 0 R >>\nstartxref\n0\n%%EOF\n".encode()
+    assert read("a.pdf", data) == ("Litres\n10^6\nLitres\n10^6", [])
 
 
 # ---- boxes of forms ------------------------------------------------------------------------------------------
@@ -426,6 +450,62 @@ def test_what_has_no_text_in_docx_is_named() -> None:
     assert problems == ["a.docx: 2 charts, 1 symbol were left out; write what is to be read as text."]
 
 
+MATH = "http://schemas.openxmlformats.org/officeDocument/2006/math"
+
+
+def part(name: str, *inner: str) -> str:
+    return f'<m:{name} xmlns:m="{MATH}">{"".join(inner)}</m:{name}>'
+
+
+@pytest.mark.parametrize(
+    ("body", "text", "named"),
+    [
+        (run("gone", "<w:vanish/>") + run("!", '<w:vanish w:val="0"/>'), "x!", "1 hidden text was"),
+        ('<w:r><w:br w:type="page"/></w:r>y', "x\ny", ""),
+        (run("9", "<w:strike/>"), "x~~9~~", ""),
+        (
+            part("oMath", part("f", part("num", run("a").replace("w:", "m:")), part("den"))).replace(
+                "<m:rPr></m:rPr>", ""
+            ),
+            "x$\\frac{a}{}$",
+            "",
+        ),
+        (part("oMath", part("limLow", part("e"))), "x", "1 equation was"),
+    ],
+)
+def test_what_word_shows_of_runs_and_equations(body: str, text: str, named: str) -> None:
+    end = run("y") if body.endswith("y") else ""
+    came, problems = read("a.docx", docx(paragraph("x", body.removesuffix("y"), *[end] * bool(end))))
+    assert came == text
+    assert [named in problem for problem in problems] == [True] * bool(named)
+
+
+def test_what_powerpoint_shows_of_paragraphs() -> None:
+    from lxml import etree
+
+    main = "http://schemas.openxmlformats.org/drawingml/2006/main"
+
+    def build(presentation: Any) -> None:
+        slide = presentation.slides.add_slide(presentation.slide_layouts[6])
+        frame = slide.shapes.add_textbox(0, 0, 9, 9).text_frame
+        frame.text = "one\ntwo\n50"
+        for item in frame.paragraphs[:2]:
+            kind = etree.SubElement(item._p.get_or_add_pPr(), f"{{{main}}}buAutoNum")
+            kind.set("type", "alphaLcParenR")
+            kind.set("startAt", "3")
+        frame.paragraphs[2].runs[0]._r.get_or_add_rPr().set("strike", "sngStrike")
+        choice = slide.shapes.add_textbox(0, 9, 9, 9)
+        choice.text_frame.text = "In a choice"
+        space = "http://schemas.openxmlformats.org/markup-compatibility/2006"
+        both = etree.SubElement(choice._element.getparent(), f"{{{space}}}AlternateContent")
+        etree.SubElement(both, f"{{{space}}}Choice").append(choice._element)
+        etree.SubElement(choice._element.txBody.p_lst[0], f"{{{MATH}}}oMath")
+
+    text, problems = read("a.pptx", make.pptx_bytes(build))
+    assert text == "c) one\nd) two\n~~50~~\nIn a choice"
+    assert problems == ["a.pptx: 1 equation was left out; write what is to be read as text."]
+
+
 def test_what_has_no_text_in_pptx_is_named() -> None:
     from lxml import etree
 
@@ -481,6 +561,13 @@ def test_headers_of_docx_keep_columns_and_lines_apart() -> None:
         (5, ";;;", "5"),
         (1e300, "0.00", "1e+300"),
         ("Berg", '"Mr "@', "Mr Berg"),
+        (1240, "[$-409]#,##0.00", "1,240.00"),
+        (1234567, '0.0,,"M"', "1.2M"),
+        (datetime.time(14, 59), "h AM/PM", "2 PM"),
+        (datetime.timedelta(hours=30, minutes=59), "[h]", "30"),
+        (datetime.timedelta(hours=-1), "[h]:mm", "-1:00"),
+        (datetime.date(2024, 5, 6), "mmm yy", "May 24"),
+        ("one_x000D_two", "General", "one two"),
     ],
 )
 def test_values_of_sheets_are_read_as_they_are_shown(value: object, code: str, text: str) -> None:
@@ -500,6 +587,169 @@ def test_only_cells_that_hold_something_are_read(far: str, value: str | None) ->
     text, problems = read("a.xlsx", make.saved(book.save))
     assert text == "# Sheet\nKey\tPlace" + ("\n\t\tfar" if value == "far" else "")
     assert not problems
+
+
+@pytest.mark.parametrize("cells", ["C1:C1048576", "A1:XFD1048576"])
+@pytest.mark.parametrize("is_link", [False, True])
+def test_ranges_of_a_sheet_make_no_cells(cells: str, is_link: bool) -> None:
+    """Each range took half a minute, or all memory."""
+    import openpyxl
+
+    book = openpyxl.Workbook()
+    book.active.append(["Key", "Place", "Note"])
+    book.active.append(["shed", "hook 4", "covered"])
+    if is_link:
+        book.active["A1"].hyperlink = "http://example.org"
+        book.active["A1"].hyperlink.ref = cells
+    else:
+        book.active.merged_cells.add(cells)
+    seen = "Key\tPlace\tNote\nshed\thook 4\tcovered"
+    if not is_link:
+        seen = "Key" if cells[0] == "A" else "Key\tPlace\tNote\nshed\thook 4"
+    assert read("a.xlsx", make.saved(book.save)) == (f"# Sheet\n{seen}", [])
+
+
+def test_raised_text_of_a_cell() -> None:
+    import openpyxl
+    from openpyxl.cell.rich_text import CellRichText, TextBlock
+    from openpyxl.cell.text import InlineFont
+
+    book = openpyxl.Workbook()
+    raised = TextBlock(InlineFont(vertAlign="superscript"), "6")
+    book.active["A1"] = CellRichText("10", raised, " litres")
+    assert read("a.xlsx", make.saved(book.save))[0] == "# Sheet\n10^6 litres"
+
+
+def test_text_boxes_of_sheets_are_read_and_charts_named() -> None:
+    import openpyxl
+    from openpyxl.chart import BarChart, Reference
+
+    book = openpyxl.Workbook()
+    book.active.append([1])
+    chart = BarChart()
+    chart.add_data(Reference(book.active, min_col=1, min_row=1))
+    book.active.add_chart(chart)
+    archive = zipfile.ZipFile(BytesIO(make.saved(book.save)))
+    members = {name: archive.read(name) for name in archive.namelist()}
+    box = b"<sp><txBody><p><r><t>Boxed words</t></r></p></txBody></sp>"
+    drawing = members["xl/drawings/drawing1.xml"]
+    members["xl/drawings/drawing1.xml"] = drawing.replace(b"<graphicFrame", box + b"<graphicFrame")
+    problem = "a.xlsx: 1 chart was left out; write what is to be read as text."
+    assert read("a.xlsx", make.zip_bytes(members)) == ("# Sheet\n1\nBoxed words", [problem])
+
+
+# ---- OpenDocument --------------------------------------------------------------------------------------------
+
+ODF = "urn:oasis:names:tc:opendocument:xmlns:"
+PREFIXES = {"office": "office", "text": "text", "table": "table", "draw": "drawing", "style": "style"}
+ODF_NAMES = " ".join(f'xmlns:{prefix}="{ODF}{name}:1.0"' for prefix, name in PREFIXES.items())
+ODF_NAMES += ' xmlns:xlink="http://www.w3.org/1999/xlink"'
+
+
+def odf(kind: str, body: str, styles: str = "", **objects: str) -> bytes:
+    """A file of LibreOffice; objects: embedded in it."""
+    parts = {
+        "META-INF/manifest.xml": "<manifest/>",
+        "content.xml": f"<office:body><office:{kind}>{body}</office:{kind}></office:body>",
+        "styles.xml": f"<office:styles>{styles}</office:styles>",
+    }
+    parts |= {f"{name}/content.xml": text for name, text in objects.items()}
+    members = {name: f"<office:document {ODF_NAMES}>{part}</office:document>" for name, part in parts.items()}
+    return make.zip_bytes({name: part.encode() for name, part in members.items()})
+
+
+def numbered(*items: str, style: str = "L") -> str:
+    inner = "".join(f"<text:list-item>{item}</text:list-item>" for item in items)
+    return f'<text:list text:style-name="{style}">{inner}</text:list>'
+
+
+def frame(name: str) -> str:
+    return f'<draw:frame><draw:object xlink:href="./{name}"/></draw:frame>'
+
+
+LEVELS = (
+    '<text:list-level-style-number text:level="1" style:num-format="1" style:num-suffix="." text:start-value="3"/>'
+    '<text:list-level-style-number text:level="2" style:num-format="a" style:num-suffix=")"/>'
+)
+OUTLINE = (
+    '<text:outline-level-style text:level="1" style:num-format="I"/>'
+    '<text:outline-level-style text:level="2" style:num-format="1" text:display-levels="2"/>'
+)
+LISTS = (
+    f'<text:list-style style:name="L">{LEVELS}</text:list-style>'
+    f"<text:outline-style>{OUTLINE}</text:outline-style>"
+    '<style:style style:name="H"><style:text-properties text:display="none"/></style:style>'
+    '<style:style style:name="T"><style:table-properties table:display="false"/></style:style>'
+)
+SHEET = (
+    '<table:table table:name="S"><table:shapes><draw:rect><text:p>Boxed</text:p></draw:rect></table:shapes>'
+    '<table:table-row><table:table-cell table:number-columns-spanned="2"><text:p>Tue</text:p></table:table-cell>'
+    "<table:covered-table-cell><text:p>covered</text:p></table:covered-table-cell>"
+    "<table:table-cell><office:annotation><text:p>remark</text:p></office:annotation><text:p>9</text:p>"
+    '</table:table-cell></table:table-row></table:table><table:table table:name="V" table:style-name="T">'
+    "<table:table-row><table:table-cell><text:p>x</text:p></table:table-cell></table:table-row></table:table>"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "text", "named"),
+    [
+        (
+            "a.odt",
+            odf(
+                "text",
+                numbered("<text:p>x</text:p>", f"<text:p>y</text:p>{numbered('<text:p>z</text:p>')}"),
+                LISTS,
+            ),
+            "3. x\n4. y\na) z",
+            "",
+        ),
+        (
+            "a.odt",
+            odf("text", "<text:h>One</text:h>" + '<text:h text:outline-level="2">Two</text:h>' * 2, LISTS),
+            "# I One\n\n## I.1 Two\n\n## I.2 Two",
+            "",
+        ),
+        (
+            "a.odt",
+            odf(
+                "text",
+                f"<text:p>x {frame('A')}{frame('B')}</text:p>",
+                A="<office:body><office:chart/></office:body>",
+            ),
+            "x ",
+            "1 chart, 1 embedded object were left out",
+        ),
+        (
+            "a.odt",
+            odf("text", f"<text:p>x {frame('A')}</text:p>", A="<math><annotation>h^2</annotation></math>"),
+            "x h^2",
+            "",
+        ),
+        (
+            "a.odt",
+            odf("text", '<text:p>x<text:span text:style-name="H">y</text:span></text:p>', LISTS),
+            "x",
+            "1 hidden text was left out",
+        ),
+        (
+            "a.odt",
+            odf("text", "<text:p>co\u00adop<draw:rect><text:p>box</text:p></draw:rect></text:p>"),
+            "coop\n\nbox",
+            "",
+        ),
+        (
+            "a.ods",
+            odf("spreadsheet", SHEET, LISTS),
+            "# S\nTue\t[remark] 9\nBoxed",
+            "1 hidden sheet was left out (V)",
+        ),
+    ],
+)
+def test_what_files_of_libreoffice_show(name: str, data: bytes, text: str, named: str) -> None:
+    came, problems = read(name, data)
+    assert came == text
+    assert [named in problem for problem in problems] == [True] * bool(named)
 
 
 # ---- data, bytes and names -----------------------------------------------------------------------------------
@@ -576,6 +826,14 @@ def test_chapters_of_books_in_other_encodings(encoding: str) -> None:
     assert read("a.epub", make.zip_bytes(members)) == (words, [])
 
 
+def test_chapters_that_are_not_there_are_named() -> None:
+    book = zipfile.ZipFile(BytesIO(make.epub_bytes("x", [], ["<p>x</p>", "<p>y</p>"])))
+    members = {name: book.read(name) for name in book.namelist() if name != "EPUB/c 1.xhtml"}
+    members["EPUB/content.opf"] = members["EPUB/content.opf"].replace(b"c 0.xhtml", b"c 0.xhtml#top")
+    problem = "a.epub: 1 chapter that it lists is not in the file; index another copy."
+    assert read("a.epub", make.zip_bytes(members)) == ("x", [problem])
+
+
 class _Raw(zipfile.ZipInfo):
     """A member whose name is written as bytes."""
 
@@ -590,6 +848,9 @@ class _Raw(zipfile.ZipInfo):
     [
         ("会議室の鍵.txt", "cp932"),
         ("2024年度/予算表.txt", "cp932"),
+        ("열쇠는 서랍에.txt", "cp949"),
+        ("회의록.txt", "cp949"),
+        ("資料①.txt", "cp932"),
         ("钥匙在抽屉里.txt", "gb2312"),
         ("鑰匙在抽屜裡.txt", "big5"),
         ("ключ от маяка.txt", "cp866"),
@@ -664,3 +925,13 @@ def test_a_plain_part_that_is_a_stub_gives_way(plain: str, text: str) -> None:
     assert read("a.eml", bytes(message))[0] == f"# Booking\n\n{text}"
     outlook = make.msg_bytes({"0037": "Booking", "1000": plain, "1013": PAGE}, {})
     assert read("a.msg", outlook)[0].partition("\n\n")[2] == text
+
+
+@pytest.mark.parametrize("encoding", ["7bit", "base64", "quoted-printable"])
+def test_a_forwarded_message_may_be_encoded(encoding: str) -> None:
+    inner = b"Subject: Inner\n\nThe code is 8812."
+    inner = {"base64": base64.b64encode(inner), "quoted-printable": inner.replace(b"8", b"=38")}.get(
+        encoding, inner
+    )
+    head = f"\ufeffSubject: Outer\nContent-Type: message/rfc822\nContent-Transfer-Encoding: {encoding}\n\n"
+    assert read("a.eml", head.encode() + inner) == ("# Outer\n# Inner\n\nThe code is 8812.", [])
