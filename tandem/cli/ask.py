@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, BadParameter, Option
 
-from tandem.cli.answer import Transcript, cited_lines, follow, mark
+from tandem.cli.answer import Transcript, cited_lines, exit_code, follow, mark
 from tandem.cli.options import (
     QUESTION_SETTINGS,
     AskOptions,
@@ -80,7 +80,8 @@ def ask(
 ) -> int:
     """Ask a question and stream the answer with its sources; or ask many, and print answers in their order.
 
-    With --json many answers are JSON lines, one object each.
+    With --json many answers are JSON lines, one object each. Exit code 3 if an answer was written without a party that
+    was away, 4 if one was cut at its limit of tokens or fell silent.
     """
     if provisional and cite:
         raise BadParameter(
@@ -129,20 +130,20 @@ def _print_rest(transcript: Transcript, output: OutputOptions, *, cite: bool) ->
     if output.as_json:
         print_json(transcript.as_dict())
     transcript.done.check()
-    is_cancelled = transcript.done.reason == "cancelled"
-    if is_cancelled:
+    if transcript.done.reason == "cancelled":
         warn("the question was cancelled")
     if transcript.done.error:
         warn(transcript.done.error)
+    code = exit_code(transcript.answer)
     if output.as_json:
-        return int(is_cancelled)
+        return code
     if cite:
         emit("\nCited", *cited_lines(transcript.answer), sep="\n")
     if output.show_sources or not output.quiet:
         emit("\nSources", *transcript.source_lines(with_passages=output.show_sources), sep="\n")
     if not output.quiet:
         emit("\nStatistics", *transcript.statistics_lines(), sep="\n")
-    return int(is_cancelled)
+    return code
 
 
 def note_toy(config: Config) -> None:
@@ -188,17 +189,17 @@ def _progress_of(questions: Sequence[str]) -> BatchProgress | None:
 
 
 def _print_items(items: Iterable[BatchItem], *, as_json: bool, is_quiet: bool, cite: bool) -> int:
-    num_items, errors = 0, list[Exception]()
+    codes, errors = list[int](), list[Exception]()
     for item in _in_order(items):
-        num_items += 1
+        codes.append(exit_code(item.answer) if item.answer else 1)
         errors += [item.error] if item.error else []
         if as_json:
             print_json(_as_dict(item), indent=None)
         else:
             emit("\n".join(_item_lines(item, is_quiet=is_quiet, cite=cite)))
     if errors:
-        warn(f"{len(errors)} of {plural(num_items, 'question')} failed; the first: {errors[0]}")
-    return 1 if errors else 0
+        warn(f"{len(errors)} of {plural(len(codes), 'question')} failed; the first: {errors[0]}")
+    return 1 if errors else max(codes, default=0)
 
 
 def _in_order(items: Iterable[BatchItem]) -> Iterator[BatchItem]:

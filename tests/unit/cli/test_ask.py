@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -228,9 +229,22 @@ def test_a_failed_answer_shows_its_text_and_the_error_and_no_more(ask: Ask, text
 def test_an_answer_that_fell_silent_says_so(ask: Ask) -> None:
     sentence = "The answer ends after 5 tokens, since nothing came for 9 s."
     shown = ask(events=[*TOKENS, done("length", sentence)])
-    assert shown.code == 0
+    assert shown.code == 4
     assert shown.err.splitlines()[-1] == f"tandem: {sentence}"
     assert json.loads(ask("--json").out)["notes"] == [sentence]
+
+
+@pytest.mark.parametrize(
+    ("reason", "degraded_from", "code"),
+    [("eos", 2, 3), ("length", None, 4), ("length", 0, 4), ("cancelled", 0, 1), ("loop", None, 0)],
+)
+@pytest.mark.parametrize("options", ["", "--json", "--quiet"])
+def test_scripts_know_an_answer_that_is_not_whole(
+    ask: Ask, run: Run, tmp_path: Path, reason: StopReason, degraded_from: int | None, code: int, options: str
+) -> None:
+    assert ask(*options.split(), events=[*TOKENS, done(reason, degraded_from=degraded_from)]).code == code
+    (file := tmp_path / "questions").write_text("Which?\nWhat?", "utf-8")
+    assert run("ask", "--file", str(file), *options.split()).code == code
 
 
 MANY_SWITCHES: list[Event] = [
@@ -292,7 +306,7 @@ UNSCORED: list[Event] = [
 def test_what_is_said_of_an_answer(ask: Ask, options: str, events: list[Event], lines: list[str]) -> None:
     """lines: some of those on stderr, without their times, then of those on stdout, in their order."""
     shown = ask(*options.split(), events=events)
-    assert shown.code == 0
+    assert shown.code == (4 if events is LOST_AND_BACK else 0)
     written = [line.partition("] ")[2] for line in shown.err.splitlines()] + shown.out.splitlines()
     assert [line for line in written if line in lines] == lines
     assert "nan" not in shown.out + shown.err
