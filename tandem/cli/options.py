@@ -115,6 +115,8 @@ SHORT: Mapping[str, tuple[tuple[str, ...], str, str]] = {
     ),
 }
 """Options for the settings that are changed most often: which, and what help shows."""
+ALONE = {"num_documents": ("device.num_documents",), "device_model": SHORT["model"][0]}
+"""What some of them are for a device with notes alone, to which no option is to bring a cloud."""
 QUESTION_SETTINGS = (
     *MODELS,
     "num_documents",
@@ -200,6 +202,11 @@ Join = Annotated[
 ]
 
 
+def find_settings(file: str | None) -> str | None:
+    """The file of settings that counts: the one named, or that of this folder."""
+    return CONFIG_NAME if file is None and Path(CONFIG_NAME).is_file() else file
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingsOptions:
     """The settings of a command. Those that are options of their own come in `overrides`."""
@@ -222,9 +229,7 @@ class SettingsOptions:
         """
         from tandem.config.schema import Config
 
-        file = self.config_file
-        if file is None and Path(CONFIG_NAME).is_file():
-            file = CONFIG_NAME
+        file = find_settings(self.config_file)
         config = Config.load(file, [*(self.overrides or ()), *more])
         if file is not None and log is not None:
             log(f"settings: {file}")
@@ -333,6 +338,15 @@ class SettingOption(NamedTuple):
     keys: tuple[str, ...]
     kind: Any  # of its parameter, as typer reads it
 
+    def keys_for(self, options: Mapping[str, Any]) -> tuple[str, ...]:
+        """Those that count with the options of a command. Raises ConfigError."""
+        from tandem.config.schema import Config
+
+        if self.name not in ALONE or options.get("join"):
+            return self.keys
+        config = Config.load(find_settings(options.get("config_file")), options.get("overrides") or ())
+        return ALONE[self.name] if config.is_alone else self.keys
+
 
 def with_options(*names: str) -> Callable[[Command], Command]:
     """Give a command one option for each of these settings, which reach its `SettingsOptions` as if they came by --set;
@@ -353,17 +367,18 @@ def with_options(*names: str) -> Callable[[Command], Command]:
         @functools.wraps(command)
         def run(**options: Any) -> int:
             flags = dict[str, str]()
-            for option in added:
-                if (value := options.pop(option.name, None)) is not None:
-                    text = as_toml(tuple(value)) if isinstance(value, list) else value
-                    overrides = [f"{key}={text}" for key in option.keys]
-                    options["overrides"] = [*(options.get("overrides") or ()), *overrides]
-                    flags |= dict.fromkeys(option.keys, f"--{option.name.replace('_', '-')}")
-            for name, group in groups.items():
-                own = {field.name for field in fields(group)} & set(options)
-                make: Any = group
-                options[name] = make(**{field: options.pop(field) for field in own})
             try:
+                for option in added:
+                    if (value := options.pop(option.name, None)) is not None:
+                        keys = option.keys_for(options)
+                        text = as_toml(tuple(value)) if isinstance(value, list) else value
+                        overrides = [f"{key}={text}" for key in keys]
+                        options["overrides"] = [*(options.get("overrides") or ()), *overrides]
+                        flags |= dict.fromkeys(keys, f"--{option.name.replace('_', '-')}")
+                for name, group in groups.items():
+                    own = {field.name for field in fields(group)} & set(options)
+                    make: Any = group
+                    options[name] = make(**{field: options.pop(field) for field in own})
                 return command(**options)
             except SettingError as error:
                 raise error.renamed(flags.get(error.name, error.name)) from None
