@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from tandem_lab.quality.document_sets import Counts
     from tandem_lab.quality.result import Result
 
-DEFAULT_METHODS = "none,crcg-device,crcg-cloud,drcg,device,cloud,static,evidence,both"
-HOUSEHOLD_METHODS = "none,rag,rag-each,rag-right,static,evidence"
+DEFAULT_METHODS = "none,rag,rag-each,rag-right,static,evidence"
 MAX_NEW_TOKENS = 48
 HELD_OUT = "held-out"
 MAX_DOCUMENTS = 1000
@@ -82,7 +81,7 @@ Methods = Annotated[
     typer.Option(
         "--methods",
         metavar="LIST",
-        help=f"what is compared (default: {HOUSEHOLD_METHODS} for questions with a name, {DEFAULT_METHODS} for others)",
+        help=f"what is compared (default: {DEFAULT_METHODS}; rag-right where all questions name their sources)",
         show_default=False,
     ),
 ]
@@ -115,7 +114,7 @@ def evaluate(
     config = _limit_answers(settings.load(log), max_new_tokens)
     if questions is None and all(config.party(party).index == "household" for party in PARTIES):
         questions = "household"
-    methods_ = select_methods(methods or (HOUSEHOLD_METHODS if questions in SETS else DEFAULT_METHODS))
+    methods_ = select_methods(methods or DEFAULT_METHODS)
     folder = _check_folder(out)
     if questions in SETS:
         config = with_documents(config, questions)
@@ -123,6 +122,8 @@ def evaluate(
     else:
         entries = read_questions(QUESTIONS if questions is None else Path(questions))
         asked = select_split(entries, split or "all")[:limit]
+    if methods is None and not all(question.sources for question in asked):
+        del methods_["rag-right"]
     check_sources(asked, methods_)
     own = [Counts(config.device.num_documents, config.cloud.num_documents)]
     counts_ = own if counts is None else parse_counts(counts)

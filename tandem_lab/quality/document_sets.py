@@ -79,8 +79,8 @@ def search(
 ) -> DocumentSet:
     """Documents of both sides for `query`. counts: all numbers that will be asked for.
 
-    num_passages: how many of both sides together will be asked for. sources: documents that hold the answer, as
-    "device/name.md". EvaluationError for one that is not in that side's index.
+    num_passages: how many of those sides together that use any will be asked for. sources: documents that hold the
+    answer, as "cloud/name.md", or "name.md" for the device's. EvaluationError for one that is not in that side's index.
     """
     texts: list[str] = []
     ids: dict[Party, dict[str, int]] = {}  # the places of what was found
@@ -97,7 +97,8 @@ def search(
                     texts.append(hit.document.page_content)
             return tuple(places[hit.id] for hit in hits)
 
-        numbers = sorted({each.of(party) for each in counts} | {num_passages})
+        used = {each.of(party) for each in counts}
+        numbers = sorted(used | {num_passages} if any(used) else used)  # pages that are not used are not read
         for number in numbers if retriever.ranks_again else numbers[-1:]:
             ranked[party] = ranked_again[party, number] = place(_hits(retriever, query, number))
         right += place(_named(retriever, party, query, sources))
@@ -122,6 +123,8 @@ def _named(retriever: DocumentSearch, party: Party, query: str, sources: Sequenc
     named: list[Hit] = []
     for source in sources:
         owner, _, name = source.partition("/")
+        if owner not in list(PARTIES):
+            owner, name = Party.DEVICE, source
         if owner != party:
             continue
         hits = retriever.search(query, MAX_CHUNKS, filter={"source": name})

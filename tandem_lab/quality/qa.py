@@ -237,9 +237,15 @@ class _Asking:
         if method.is_context:
             return self._answer_alone(spec, method, counts)
         used = {party: counts.of(party) if party in method.parties else 0 for party in PARTIES}
+        is_alone = (
+            method.parties == PARTIES and not counts.cloud and len(set(self._parties.engines.values())) == 1
+        )
         is_static = method.weights == "static"
         spec = replace(
             spec,
+            only=Party.DEVICE
+            if is_alone
+            else None,  # as a device answers to which its cloud would add nothing
             documents={str(party): count for party, count in used.items()},
             layouts=dict.fromkeys(map(str, PARTIES), method.layout),
             question_weight=0.0 if is_static else spec.question_weight,

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tandem.actors.loading import load_embedder_and_scorer, load_engine
+from tandem.actors.loading import engine_key, load_embedder_and_scorer, load_engine
 from tandem.codecs import Codec, codec_of
-from tandem.config.schema import Config, PartyConfig
+from tandem.config.schema import Config
 from tandem.engine.engine import Engine
 from tandem.engine.kv import MemoryStore
 from tandem.retrieval.retriever import DocumentSearch, open_retriever
@@ -42,20 +42,16 @@ def load_engines(config: Config, say: Say = lambda line: None) -> dict[Party, En
 
     EvaluationError where their vocabularies differ.
     """
-    loaded: dict[tuple[str, ...], Engine] = {}
+    loaded: dict[tuple[object, ...], Engine] = {}
     for chosen in (config.device, config.cloud):
-        if (key := _key(chosen)) not in loaded:
+        if (key := engine_key(chosen)) not in loaded:
             say(f"model: loading {chosen.model}")
             loaded[key] = load_engine(chosen)
             loaded[key].caches.store = MemoryStore(chosen.kv_max_bytes)
-    engines = {party: loaded[_key(config.party(party))] for party in PARTIES}
+    engines = {party: loaded[engine_key(config.party(party))] for party in PARTIES}
     if len({engine.vocabulary_fingerprint for engine in engines.values()}) > 1:
         raise EvaluationError(
             f"Both sides must have one vocabulary, but {config.device.model} and {config.cloud.model} do not; "
             "use models that share a tokenizer."
         )
     return engines
-
-
-def _key(party: PartyConfig) -> tuple[str, ...]:
-    return party.model, party.torch_device, party.dtype, party.template, party.system_prompt

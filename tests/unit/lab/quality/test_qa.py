@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -90,3 +91,20 @@ def test_plain_rag_reads_the_passages_of_both_parties_in_one_prompt(household: P
     )
     assert result.what["rag_passages"] == 4
     assert len(result.comparisons) == 2 * 6
+
+
+def test_notes_alone_are_asked_without_a_cloud(household: Parties) -> None:
+    """No method reads its pages or lets its bare vote count; a source that names no party is the device's."""
+    question = next(each for each in read_household("tune") if each.needs == "device")
+    question = replace(question, sources=tuple(each.removeprefix("device/") for each in question.sources))
+    config = Config.load(None, ["sampling.max_new_tokens=2"])
+    methods = select_methods("rag,rag-each,rag-right,static,evidence")
+    result = evaluate_questions(household, [question], methods, [Counts(2, 0)], config)
+    engine: Any = household.engines[Party.DEVICE]
+    texts = {
+        hit.document.page_content for hit in household.retrievers[Party.DEVICE].search(question.text, 100)
+    }
+    for session, documents, _ in engine.opened:
+        assert documents, f"{session}: only the device answers"
+        assert all(part in "\n\n".join(texts) for each in documents for part in each.split("\n\n"))
+    assert len(result.predictions) == 5
