@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from typing import Any, Literal
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from tandem.client.answers import count_usage
+from tandem.errors import TandemError
 from tandem.plugins.server.completion_requests import CompletionRequest, read_chat
-from tandem.plugins.server.http import ApiError, compact, encode_event
+from tandem.plugins.server.http import ApiError, compact, encode_event, failure, read_object
 from tandem.plugins.server.openai import Form, complete
+from tandem.plugins.server.queries import service_of
 
 router = APIRouter(prefix="/v1")
 TypedEvent = tuple[str, Mapping[str, Any]]
@@ -36,10 +38,27 @@ async def respond(request: Request) -> Response:
 @router.post("/messages")
 async def write_message(request: Request) -> Response:
     """Answer in the form of Anthropic's Messages."""
+    return await _for_anthropic(complete(request, read_single, _MessageForm))
+
+
+@router.post("/messages/count_tokens")
+async def count_tokens(request: Request) -> Response:
+    """Tokens of a message that is not asked, as `usage` of its answer would have them."""
+
+    async def count() -> Response:
+        service = service_of(request)
+        asked = read_single(await read_object(request, service.limits.max_body_bytes), service.system_prompt)
+        return JSONResponse({"input_tokens": await service.tandem.acount_tokens(*asked.texts)})
+
+    return await _for_anthropic(count())
+
+
+async def _for_anthropic(work: Awaitable[Response]) -> Response:
     try:
-        return await complete(request, read_single, _MessageForm)
-    except ApiError as error:
-        return JSONResponse(as_anthropic(error.as_dict(), error.status), error.status, error.headers)
+        return await work
+    except (ApiError, TandemError) as error:
+        known = error if isinstance(error, ApiError) else failure(error)
+        return JSONResponse(as_anthropic(known.as_dict(), known.status), known.status, known.headers)
 
 
 def read_single(body: Mapping[str, Any], system_prompt: str) -> CompletionRequest:
