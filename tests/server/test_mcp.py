@@ -25,10 +25,10 @@ from mcp.types import CallToolResult
 
 from tandem import Tandem
 from tandem.errors import ClusterError
-from tandem.events import TokenEvent
+from tandem.events import Source, TokenEvent
 from tandem.plugins.server.http import LIMITS, ServerLimits
 from tandem.plugins.server.mcp import PATH as MCP
-from tandem.plugins.server.mcp import make_app, make_server
+from tandem.plugins.server.mcp import cite, make_app, make_server, passages
 from tandem.plugins.server.runner import Server, bind
 from tests.server.running import KEY, QUESTION
 from tests.token_events import committed
@@ -112,6 +112,14 @@ async def use_every_tool(client: Client) -> None:
     assert cast(Any, read.structured_content)["passages"][0]["text"] == passages[0]["text"]
     assert "puzzle" in text_of(read)
     assert (await client.call_tool("sources", {"ids": [others[0]["id"]]})).is_error  # it stays at the cloud
+
+
+def test_a_pdf_is_named_with_its_page() -> None:
+    answer: Any = SimpleNamespace(sources=[Source(party="device", id="a", title="x.pdf", page=3)])
+    assert cite(answer).endswith("- x.pdf, page 3 [a]")
+    assert (
+        text_of(passages([{"id": "a", "title": "x.pdf", "page": 3, "text": "t"}])) == "[a] x.pdf, page 3\nt"
+    )
 
 
 @pytest.mark.slow("a process that imports, loads and answers")

@@ -19,6 +19,7 @@ from pydantic import Field, TypeAdapter, ValidationError, WithJsonSchema
 
 from tandem import __version__
 from tandem.actors.loading import load_embedder_and_scorer
+from tandem.cli.output import describe_place
 from tandem.client.answers import Trimmer, describe, new_seed, require_answer
 from tandem.client.tandem import Tandem
 from tandem.conversation import MessageDict
@@ -180,7 +181,8 @@ async def follow(events: AsyncGenerator[Event, None], seed: int, report: Callabl
 
 def cite(answer: Answer) -> str:
     """The sources of an answer as text, for clients that show nothing else."""
-    own = [f"- {source.title} [{source.id}]" for source in answer.sources if source.title]
+    named = [source for source in answer.sources if source.title]
+    own = [f"- {describe_place(source.title, source.page, None)} [{source.id}]" for source in named]
     others = Counter(source.party for source in answer.sources if not source.title)
     lines = [*own, *(f"- {count} of the {party}'s documents" for party, count in others.items())]
     return "\n".join(("Sources:", *lines)) if lines else ""
@@ -188,7 +190,8 @@ def cite(answer: Answer) -> str:
 
 def passages(hits: Sequence[Mapping[str, Any]]) -> CallToolResult:
     """Passages as a tool's result."""
-    texts = [f"[{each['id']}] {each['title'] or 'a document'}\n{each['text']}" for each in hits]
+    places = [describe_place(each["title"], each["page"], None) for each in hits]
+    texts = [f"[{each['id']}] {place}\n{each['text']}" for each, place in zip(hits, places, strict=True)]
     return make_result("\n\n".join(texts) or "Nothing was found.", {"passages": list(hits)})
 
 
