@@ -351,6 +351,7 @@ def test_no_serious_fault_of_accessibility(
     watched = Watched(page, served.url)
     page.goto(served.url)
     expect(page.locator("#link")).to_have_attribute("data-state", "connected")
+    expect(page.locator("#drop")).to_be_visible()
     check_with_axe(page)
     ask(page)
     wait_for_end(page)

@@ -14,6 +14,7 @@ import { Turn } from "./turn.js";
 
 const ROLES = ["device", "cloud", "server"]; // other parties have names of their own
 const NEAR_END_PX = 160;
+const WIDE = "(min-width: 62rem)";
 const OPEN = "tandem.open"; // the conversation of this tab, which a reload shows again
 
 class Page {
@@ -151,6 +152,7 @@ class Page {
     const turn = this.makeTurn(begin(question, options, this.options.modeOf(options), this.options.isWithHistory));
     this.turns.push(turn);
     byId("welcome").hidden = true;
+    byId("documents-panel").open &&= matchMedia(WIDE).matches;
     byId("turns").append(turn.element);
     byId("question").value = "";
     fitQuestion();
@@ -286,10 +288,10 @@ function fitQuestion() {
   field.style.height = `${field.scrollHeight}px`;
 }
 
-/** Wide windows have room for the panels beside the conversation. */
+/** Wide windows have room for the panels beside the conversation; narrow ones show a new user where files go. */
 function openPanels() {
-  const isWide = matchMedia("(min-width: 62rem)").matches;
-  byId("documents-panel").open = isWide;
+  const isWide = matchMedia(WIDE).matches;
+  byId("documents-panel").open = isWide || !byId("welcome").hidden;
   byId("history-panel").open = isWide;
 }
 
