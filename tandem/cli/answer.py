@@ -115,15 +115,12 @@ class CitedText(PlainText):
             self._num_shown = end
 
 
-DEGRADED, CUT = 3, 4
-"""Exit codes of answers that are there, and not as they should be."""
+DEGRADED, CUT = 3, 4  # exit codes of answers that are there, and not as they should be
 
 
 def exit_code(answer: Answer) -> int:
     """0 for a whole answer of all parties; 1 for one that was cancelled."""
-    if answer.reason == "cancelled":
-        return 1
-    return CUT if answer.reason == "length" else DEGRADED * answer.is_degraded
+    return {"cancelled": 1, "length": CUT}.get(answer.reason, DEGRADED * answer.is_degraded)
 
 
 SHOWN_IDS = 3

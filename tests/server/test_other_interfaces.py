@@ -81,10 +81,8 @@ def test_a_message_is_the_answer_of_the_python_api(http: httpx.Client, text: str
     assert (message["stop_reason"], message["stop_sequence"]) == ("end_turn", None)
     assert message["usage"]["output_tokens"] > 5
     assert message["usage"]["input_tokens"] > 3
-    counted, refused = (
-        http.post(f"{MESSAGES}/count_tokens", json={**ASKED, "max_tokens": None, "messages": messages}).json()
-        for messages in (ASKED["messages"], [])
-    )
+    path = f"{MESSAGES}/count_tokens"
+    counted, refused = (http.post(path, json={**ASKED, **more}).json() for more in ({}, {"messages": []}))
     assert counted == {"input_tokens": message["usage"]["input_tokens"]}
     assert (refused["type"], refused["error"]["type"]) == ("error", "invalid_request_error")
     assert answered.headers["x-tandem-ignored"] == "metadata"

@@ -181,8 +181,7 @@ async def follow(events: AsyncGenerator[Event, None], seed: int, report: Callabl
 
 def cite(answer: Answer) -> str:
     """The sources of an answer as text, for clients that show nothing else."""
-    named = [source for source in answer.sources if source.title]
-    own = [f"- {describe_place(source.title, source.page, None)} [{source.id}]" for source in named]
+    own = [f"- {describe_place(it.title, it.page, None)} [{it.id}]" for it in answer.sources if it.title]
     others = Counter(source.party for source in answer.sources if not source.title)
     lines = [*own, *(f"- {count} of the {party}'s documents" for party, count in others.items())]
     return "\n".join(("Sources:", *lines)) if lines else ""

@@ -165,25 +165,14 @@ def test_every_sampling_option_becomes_a_setting(ask: Ask, tandem: FakeTandem) -
     assert asdict(tandem.started[0][1].sampling) == {**dict.fromkeys(names, 1), "stop": ("1", "two words")}
 
 
-@pytest.mark.parametrize(
-    ("options", "device", "cloud"),
-    [
-        ("--num-documents 3", ("a.gguf", 3), ("a.gguf", 0)),
-        ("--device-model b.gguf", ("b.gguf", 2), ("b.gguf", 0)),
-        ("--num-documents 3 --set cloud.num_documents=2", ("a.gguf", 3), ("a.gguf", 3)),
-        ("--num-documents 3 --join LINK", ("a.gguf", 3), ("a.gguf", 3)),
-    ],
-)
-def test_no_option_brings_a_cloud_to_notes_alone(
-    ask: Ask, tandem: FakeTandem, monkeypatch: pytest.MonkeyPatch, options: str, device: object, cloud: object
-) -> None:
-    monkeypatch.setattr(tandem, "join", lambda link, config, **_: tandem.launch(config), raising=False)
+def test_no_option_brings_a_cloud_to_notes_alone(ask: Ask, tandem: FakeTandem) -> None:
     settings = '[device]\nmodel = "a.gguf"\n[cloud]\nmodel = "a.gguf"\nnum_documents = 0\n'
     Path("tandem.toml").write_text(settings, "utf-8")
-    ask(*options.split())
-    config = tandem.started[0][1]
-    asked = [(Path(party.model).name, party.num_documents) for party in (config.device, config.cloud)]
-    assert asked == [device, cloud]
+    ask("--num-documents", "3", "--device-model", "b.gguf")
+    ask("--num-documents", "3", "--set", "cloud.num_documents=2")
+    (_, alone), (_, both) = tandem.started
+    assert (alone.device.num_documents, alone.cloud.num_documents, alone.is_alone) == (3, 0, True)
+    assert (both.device.num_documents, both.cloud.num_documents) == (3, 3)
 
 
 def test_filters(ask: Ask, tandem: FakeTandem) -> None:
