@@ -423,6 +423,7 @@ class RetrieveRequest(WireMessage):
     query: Text
     num_documents: Varint
     filter: Text = ""  # metadata that those that are found must have: a JSON object; empty: any
+    before: Text = ""  # the question of the turn before, to which the query may refer; empty: there is none
 
 
 # ---- to an aggregator --------------------------------------------------------------------------------------

@@ -190,6 +190,11 @@ class QuerySpec:
         return [self.query, *(message.content for message in self.history)]
 
     @property
+    def question_before(self) -> str:
+        """The question of the turn before; empty: there is none."""
+        return self.history[-2].content if self.history else ""
+
+    @property
     def num_bytes(self) -> int:
         """The bytes of the question and its history in UTF-8, without what a template adds."""
         texts = (self.query, self.system_prompt or "", *(message.content for message in self.history))

@@ -347,6 +347,7 @@ class DecodingSession(ActorSession):
             query=spec.query,
             num_documents=num_documents,
             filter=spec.filter(self.party),
+            before=spec.question_before,
         )
         return [Send("retriever", request)]
 

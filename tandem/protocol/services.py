@@ -14,6 +14,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import chain, zip_longest
 from math import isfinite
 from typing import Any, Protocol
 
@@ -47,9 +49,21 @@ class DocumentSource(Protocol):
 
 
 def find_documents(source: DocumentSource, request: RetrieveRequest) -> Sequence[Any]:
-    """The hits for a query, best first. Raises TandemError."""
+    """The hits for a query, best first. Raises TandemError.
+
+    In a later turn those for the query alone, which may have changed the subject, take turns with those for it behind
+    the question of the turn before, to which it may refer.
+    """
     filter = json.loads(request.filter) if request.filter else None
-    return source.search(request.query, request.num_documents, filter=filter)
+    search = partial(source.search, k=request.num_documents, filter=filter)
+    hits = search(request.query)
+    if not request.before.strip():
+        return hits
+    found = dict[str, Any]()
+    for hit in chain.from_iterable(zip_longest(hits, search(f"{request.before}\n{request.query}"))):
+        if hit is not None:
+            found.setdefault(hit.id, hit)
+    return list(found.values())[: request.num_documents]
 
 
 def to_result(request: RetrieveRequest, hits: Sequence[Any], retrieve_us: int = 0) -> RetrieveResult:

@@ -113,6 +113,7 @@ class LocalVoter(Documents):
             query=spec.query,
             num_documents=(number := spec.num_documents(party)),
             filter=spec.filter(party),
+            before=spec.question_before,
         )
         nothing = RetrieveResult(session=spec.session, ids=(), texts=(), scores=(), retrieve_us=0)
         rows = arrange_rows(local.retrieve(request) if number else nothing, spec.row_layout(party))
