@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import pairwise, zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from langchain_core.documents import Document as Document
@@ -43,6 +44,12 @@ _HEADING = re.compile(r"^(#{1,6}) .+$", re.MULTILINE)
 _FENCE = re.compile(r"^(?:```|~~~)", re.MULTILINE)
 _RULE = re.compile(r"\|(?:\s*:?-+:?\s*\|)+\s*")
 """What Markdown has below the first row of a table."""
+
+_DIGIT = re.compile(r"\d")
+MIN_COLUMNS = 3
+"""Of a table whose rows are spelled; two are read as well as they stand."""
+MAX_ROWS = 5_000
+"""Of such a table: each is a chunk."""
 
 MAX_DEPTH = 64
 """Objects and lists within each other that metadata may consist of; far less than Python's own limit, which ends what
@@ -204,11 +211,12 @@ def split(
     """Chunks of at most `chunk_chars` characters, neighbours sharing up to `overlap`, in the order of the documents.
 
     A heading of Markdown is no chunk of its own, which would be found and say nothing: it stands before the text below
-    it. A chunk of a longer section begins with the headings that it is under, one that begins within a table with the
-    table's first row; it may then be longer by these. A chunk with more tokens than the embedder's window (digits,
-    Chinese) is cut further, so that no part of it is beyond what search sees. Each chunk keeps its document's metadata,
-    gains `chunk` (its number within its source, from 0) and an id (see `chunk_id`; `key` as there). Raises
-    RetrievalError for lengths that make no sense.
+    it. A row of a table whose columns have names is a chunk that names them. A chunk of a longer section begins with
+    the headings that it is under, one that begins within another table with the table's first row; it may then be
+    longer by these. A chunk with more tokens than the embedder's window (digits, Chinese) is cut further, so that no
+    part of it is beyond what search sees. Each chunk keeps its document's metadata, gains `chunk` (its number within
+    its source, from 0) and an id (see `chunk_id`; `key` as there). Raises RetrievalError for lengths that make no
+    sense.
     """
     cutting = Cutting(chunk_chars, overlap)
     return number_chunks(cut(documents, cutting), cutting, key, window)
@@ -218,14 +226,17 @@ def cut(documents: Iterable[Document], cutting: Cutting) -> Iterator[Passage]:
     """The passages of documents; the first half of `split`, which needs no embedder."""
     splitters = {has_headings: _splitter(cutting, has_headings) for has_headings in (False, True)}
     for document in documents:
-        text = document.page_content
+        text, bounds = document.page_content, list[int]()
         kind = kind_of(str(document.metadata.get("source", "")))
         has_headings = kind is not None and kind.has_headings
-        pieces = splitters[has_headings].create_documents([text])
-        starts = [piece.metadata["start_index"] for piece in pieces]
-        spans = [
-            (start, start + len(piece.page_content)) for start, piece in zip(starts, pieces, strict=True)
+        if has_headings:
+            text, bounds = _spell_rows(text, cutting.max_above)
+        pieces = [
+            (first + piece.metadata["start_index"], len(piece.page_content))
+            for first, last in pairwise([0, *bounds, len(text)])
+            for piece in splitters[has_headings].create_documents([text[first:last]])
         ]
+        spans = [(start, start + num_chars) for start, num_chars in pieces]
         if not has_headings:
             yield from (Passage(text[start:end], document.metadata) for start, end in spans)
             continue
@@ -285,19 +296,57 @@ def _outline(text: str, max_chars: int) -> Outline:
 
 def _tables(text: str, max_chars: int) -> list[Table]:
     tables: list[Table] = []
-    lines: list[str] = []
     end = 0
-    for line in [*text.split("\n"), ""]:
-        if lines and _width(line) != _width(lines[0]):
-            if len(lines) > 1:
-                first_row = "\n".join(lines[: 2 if _RULE.fullmatch(lines[1]) else 1])
-                start = end - sum(map(len, lines)) - len(lines) + len(first_row)
-                tables.append(Table(start, end, first_row[: max_chars + 1]))
-            lines = []
-        if _width(line):
-            lines.append(line)
-        end += len(line) + 1
+    for lines in _blocks(text):
+        start, end = end, end + sum(map(len, lines)) + len(lines)
+        if len(lines) > 1:
+            first_row = "\n".join(lines[: 2 if _RULE.fullmatch(lines[1]) else 1])
+            tables.append(Table(start + len(first_row), end, first_row[: max_chars + 1]))
     return tables
+
+
+def _blocks(text: str) -> Iterator[list[str]]:
+    """The lines of a text, those of a table together."""
+    lines: list[str] = []
+    for line in text.split("\n"):
+        if lines and not 0 < _width(line) == _width(lines[0]):
+            yield lines
+            lines = []
+        lines.append(line)
+    yield lines
+
+
+def _spell_rows(text: str, max_chars: int) -> tuple[str, list[int]]:
+    """A text with a line "part: hub; stock: 3" for each row of its tables, and where these lines begin and end: small
+    models often read another row or column of a table."""
+    lines: list[str] = []
+    bounds: list[int] = []
+    end = 0
+    for block in _blocks(text):
+        rows = _spelled(block, max_chars)
+        for line in rows or block:
+            bounds += [end, end + len(line)] if rows else []
+            lines.append(line)
+            end += len(line) + 1
+    return "\n".join(lines), bounds
+
+
+def _spelled(table: list[str], max_chars: int) -> list[str]:
+    """A line for each row; none of what has no names of columns: Markdown says where they are, and elsewhere they have
+    no digits, unlike what is below."""
+    has_rule = len(table) > 1 and _RULE.fullmatch(table[1]) is not None
+    names, rows = _cells(table[0]), table[2 if has_rule else 1 :]
+    is_named = has_rule or (not _DIGIT.search(table[0]) and any(map(_DIGIT.search, rows)))
+    is_short = len(rows) <= MAX_ROWS and len(table[0]) <= max_chars
+    if len(names) < MIN_COLUMNS or not (all(names) and is_named and is_short):
+        return []
+    pairs = [zip_longest(names, _cells(row), fillvalue="") for row in rows]
+    return ["; ".join(f"{name}: {cell}" if name else cell for name, cell in row if cell) for row in pairs]
+
+
+def _cells(row: str) -> list[str]:
+    cells = row[1:].rstrip().removesuffix("|").split("|") if row.startswith("|") else row.split("\t")
+    return [cell.strip() for cell in cells]
 
 
 def _line(text: str, start: int) -> str:

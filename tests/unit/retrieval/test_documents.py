@@ -28,18 +28,48 @@ def test_a_chunk_is_under_its_headings() -> None:
 @pytest.mark.parametrize("window", [None, Window(80, len)])
 def test_a_row_is_whole_and_under_its_first(window: Window | None) -> None:
     """The first row stands in every chunk of a table; text behind the table has none."""
-    text = "\n".join(["# Halls", "No.\tName\tSeats", *ROWS, "", "They are open on Friday. " * 5])
+    text = "\n".join(["# Halls", "No.\tName\t2026", *ROWS, "", "They are open on Friday. " * 5])
     chunks = [chunk.page_content for chunk in split([document(text, "a.xlsx")], 100, 20, window=window)]
     assert set(ROWS) <= {line for chunk in chunks for line in chunk.splitlines()}
     in_table = [chunk for chunk in chunks if "\tHall" in chunk]
     assert len(in_table) > 10
-    assert all("No.\tName\tSeats" in chunk.splitlines() for chunk in in_table)
+    assert all("No.\tName\t2026" in chunk.splitlines() for chunk in in_table)
     assert all("# Halls" in chunk for chunk in chunks)
     behind = [chunk for chunk in chunks if "Friday" in chunk and "Hall " not in chunk]
     assert behind
-    assert not any("Seats" in chunk for chunk in behind)
+    assert not any("2026" in chunk for chunk in behind)
     if window is not None:
         assert max(map(len, chunks)) <= 80
+
+
+@pytest.mark.parametrize(
+    ("table", "spelled"),
+    [
+        (
+            "part\tshelf\tstock\nhub\tA1\t3\nrim\t\t7\told",
+            ["part: hub; shelf: A1; stock: 3", "part: rim; stock: 7; old"],
+        ),
+        ("|name|job|deputy|\n|:-|-|-|\n| Ida | rigger ||\n", ["name: Ida; job: rigger"]),
+        ("part\tshelf\thub\nrim\tA\tspoke", []),  # which may have no names
+        ("part\t2025\t2026\nhub\t1\t3", []),
+        ("part\tstock\nhub\t3", []),
+        ("part\t\tstock\nhub\tA1\t3", []),
+        ("part\tshelf\tstock", []),
+    ],
+)
+def test_a_row_under_names_is_a_chunk_of_its_own(table: str, spelled: list[str]) -> None:
+    """Names are what has no digits above digits, or what Markdown says; else the table stands as it is."""
+    text = f"# Parts\nAsk first.\n\n{table}\n\nThanks."
+    chunks = [chunk.page_content for chunk in split([document(text, "a.md")], 800, 100)]
+    rows = [f"# Parts\n{row}" for row in spelled]
+    assert chunks == (["# Parts\nAsk first.", *rows, "# Parts\nThanks."] if spelled else [text])
+
+
+def test_a_long_table_stands_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tandem.retrieval.documents.MAX_ROWS", 58)
+    table = "\n".join(["No.\tName\tSeats", *ROWS])
+    assert len(split([document(table, "a.xlsx")], 10_000, 20)) == 1
+    assert len(split([document(table.rpartition("\n")[0], "a.xlsx")], 10_000, 20)) == 58
 
 
 def test_chunks_keep_to_the_length_and_hold_every_word() -> None:
