@@ -497,9 +497,9 @@ def test_what_powerpoint_shows_of_paragraphs() -> None:
         choice = slide.shapes.add_textbox(0, 9, 9, 9)
         choice.text_frame.text = "In a choice"
         space = "http://schemas.openxmlformats.org/markup-compatibility/2006"
-        both = etree.SubElement(choice._element.getparent(), f"{{{space}}}AlternateContent")
-        etree.SubElement(both, f"{{{space}}}Choice").append(choice._element)
-        etree.SubElement(choice._element.txBody.p_lst[0], f"{{{MATH}}}oMath")
+        both = etree.SubElement(choice.element.getparent(), f"{{{space}}}AlternateContent")
+        etree.SubElement(both, f"{{{space}}}Choice").append(choice.element)
+        etree.SubElement(choice.element.txBody.p_lst[0], f"{{{MATH}}}oMath")
 
     text, problems = read("a.pptx", make.pptx_bytes(build))
     assert text == "c) one\nd) two\n~~50~~\nIn a choice"
