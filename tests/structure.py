@@ -22,11 +22,11 @@ PACKAGE, LAB = ROOT / "tandem", ROOT / "tandem_lab"
 PLUGINS = "plugins"
 """The package whose folders hang on the core."""
 LIMITS = {
-    "lines of the core": 29550,
-    "lines of the product": 45000,
-    "lines of the tests": 43450,
+    "lines of the core": 29620,
+    "lines of the product": 45510,
+    "lines of the tests": 43900,
     "lines of the laboratory": 14850,
-    "lines of the benchmarks": 6050,
+    "lines of the benchmarks": 6200,
     "modules of the core": 112,
     "commands": 14,
     "settings": 60,
