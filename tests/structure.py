@@ -22,14 +22,14 @@ PACKAGE, LAB = ROOT / "tandem", ROOT / "tandem_lab"
 PLUGINS = "plugins"
 """The package whose folders hang on the core."""
 LIMITS = {
-    "lines of the core": 29620,
-    "lines of the product": 45510,
-    "lines of the tests": 43900,
-    "lines of the laboratory": 14850,
+    "lines of the core": 29910,
+    "lines of the product": 45820,
+    "lines of the tests": 44100,
+    "lines of the laboratory": 14890,
     "lines of the benchmarks": 6200,
-    "modules of the core": 112,
+    "modules of the core": 113,
     "commands": 14,
-    "settings": 60,
+    "settings": 61,
     "class names that exist twice": 3,
 }
 """The most there may be of what a reader has to hold in mind. A rise is a commit of its own that says why; a test reads
