@@ -134,7 +134,7 @@ class Asker:
         number, filter = spec.num_documents(spec.home), spec.filter(spec.home)
         if number and filter:
             home = self._sites[spec.home]
-            if refusal := await home.call("retriever", "find_refusal", spec.query, number, filter):
+            if refusal := await home.call("retriever", "find_refusal", spec.search_text, number, filter):
                 sentence, code, option = refusal
                 raise QueryError(sentence, code=Code(code), option=option or None)
 

@@ -130,7 +130,7 @@ class QuerySpec:
     """
 
     session: Annotated[int, wire("a", ge=0, lt=1 << 32)]  # names the query on the link
-    query: Annotated[str, wire("b")]  # finds documents, and weighs them together with the answer
+    query: Annotated[str, wire("b")]  # the question: weighs documents together with the answer
     # with the retrieved documents, models and codec it determines the answer
     seed: Annotated[int, wire("c", ge=0, lt=1 << 64)]
     sampling: Annotated[SamplingParams, wire("d")]
@@ -178,11 +178,17 @@ class QuerySpec:
     logit_bias: Annotated[tuple[Bias, ...], wire("jj", max_length=MAX_BIASES)] = ()  # added to logits
     # that the answer follows: JSON, {one of GRAMMARS: itself}; empty: none
     grammar: Annotated[str, wire("kk", max_length=MAX_GRAMMAR)] = ""
+    search: Annotated[str, wire("ll")] = ""  # finds documents instead of the query; empty: the query does
 
     @property
     def frame(self) -> Frame:
         """The part that chat templates get."""
         return Frame(self.day, self.system_prompt)
+
+    @property
+    def search_text(self) -> str:
+        """What finds documents."""
+        return self.search or self.query
 
     @property
     def texts(self) -> list[str]:

@@ -344,7 +344,7 @@ class DecodingSession(ActorSession):
             return self.receive(RetrieveResult(session=spec.session))
         request = RetrieveRequest(
             session=spec.session,
-            query=spec.query,
+            query=spec.search_text,
             num_documents=num_documents,
             filter=spec.filter(self.party),
             before=spec.question_before,

@@ -72,7 +72,7 @@ class WorldVoter(Documents):
     def __init__(self, spec: SessionSpec, party: str, first_end: int) -> None:
         world = World(spec.seed, party)
         request = RetrieveRequest(
-            session=spec.session, query=spec.query, num_documents=spec.num_documents(party)
+            session=spec.session, query=spec.search_text, num_documents=spec.num_documents(party)
         )
         rows = arrange_rows(world.retrieve(request), spec.row_layout(party))
         readers = [partial(_WorldRow, world, row) for row in range(len(rows))]
