@@ -78,6 +78,9 @@ class TokenEvent:
     is_alone: bool = False  # decided without the peer, which is lost, or late (`decoding.patience_s`)
     # how much each party's vote counted, of sum 1; empty: it was decided elsewhere
     shares: dict[str, float] = field(default_factory=dict, hash=False)
+    # how well each party's documents fit question and answer so far, in nats (DRAGON A.1), as far as it came with the
+    # drafts that decided it
+    log_weights: dict[str, float] = field(default_factory=dict, hash=False)
     last_voter: str | None = None  # mode "federated": the worker whose vote came last, for which all waited
     logprob: TokenLogprob | None = None  # of this token; None: not asked for (`num_logprobs`)
     top_logprobs: tuple[TokenLogprob, ...] = ()  # of the likeliest tokens, the likeliest first

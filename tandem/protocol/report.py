@@ -331,6 +331,11 @@ class Reporter:
             rtt_s=self._last_rtt_s,
             is_alone=is_degraded or is_late or len(self._spec.parties) == 1,
             shares=dict(shares),
+            log_weights={
+                drafter: draft.log_weight
+                for drafter, draft in zip(self._spec.roles.drafters, drafts, strict=True)
+                if draft is not None and draft.log_weight is not None
+            },
             last_voter=last_voter,
             citation=self.cited.commit(prefix, verdict, position, result),
         ).with_tail(verdict.tail_at(position))
