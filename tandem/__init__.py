@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         SessionStatistics,
         Source,
         SourcesEvent,
+        StepEvent,
         TokenEvent,
         WaitEvent,
     )
@@ -81,6 +82,7 @@ __all__ = [
     "Source",
     "SourcesEvent",
     "Span",
+    "StepEvent",
     "Tandem",
     "TandemError",
     "TokenEvent",

@@ -144,6 +144,18 @@ class WaitEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepEvent:
+    """What one party said before the answer, alone, in an answer in steps (`tandem.client.steps`)."""
+
+    party: str
+    text: str
+    sources: tuple[Source, ...] = ()  # of the home, that it read
+
+    def __str__(self) -> str:
+        return f"{self.party}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementEvent:
     """Another party aggregates from `step` on."""
 
@@ -231,6 +243,7 @@ Event: TypeAlias = (
     | ProvisionalEvent
     | RetractEvent
     | WaitEvent
+    | StepEvent
     | PlacementEvent
     | EstimateEvent
     | PeerEvent
@@ -266,6 +279,7 @@ class Answer:
     session: int = 0  # names the query at its parties
     peer_events: tuple[PeerEvent, ...] = ()  # when a party was lost, and when it came back
     support: Support | None = None  # whether the passages that it cites say it; None: nobody looked
+    steps: tuple[StepEvent, ...] = ()  # what was said before it, and crossed the link
 
     def __str__(self) -> str:
         return self.text
@@ -365,6 +379,7 @@ def assemble(events: Sequence[Event], done: DoneEvent, seed: int) -> Answer:
         session=done.session,
         peer_events=tuple(event for event in events if isinstance(event, PeerEvent)),
         support=done.support,
+        steps=tuple(event for event in events if isinstance(event, StepEvent)),
     )
 
 
