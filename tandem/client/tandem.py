@@ -9,11 +9,13 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, Unpack
 
 from tandem import plugins
 from tandem.client.ask import Asker, BatchItem, BatchProgress, answer_all, bounded, list_questions
 from tandem.client.request import QueryOptions, build_spec, notes_on
+from tandem.client.steps import ask_in_steps, ask_where_needed, may_have_steps
 from tandem.config.checks import change
 from tandem.config.schema import Config, checked_config
 from tandem.errors import QueryError
@@ -247,7 +249,14 @@ class Tandem:
     def _ask(self, spec: SessionSpec, options: QueryOptions, at_once: bool) -> AsyncGenerator[Event, None]:
         limit_s = options.get("timeout_s") or self.config.cluster.query_timeout_s
         notes = notes_on(spec, self.described, options)
-        return self._asker.ask(spec, limit_s, at_once=at_once, notes=notes)
+        ask = partial(self._asker.ask, limit_s=limit_s, at_once=at_once)
+        when = spec.decoding.steps
+        spec = replace(
+            spec, decoding=change(spec.decoding, {"steps": "auto"})
+        )  # of no concern to the parties
+        if when == "never" or not may_have_steps(spec, self.described, self.config):
+            return ask(spec, notes=notes)
+        return (ask_in_steps if when == "always" else ask_where_needed)(spec, ask, notes)
 
     def _check_open(self) -> None:
         """Raises QueryError after `close`; called before a coroutine is made, which would warn if nobody awaits it."""

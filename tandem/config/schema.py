@@ -105,6 +105,7 @@ MODES_OF_RULES = {"lottery": ("dual", "federated"), "algorithm1": ("dual",), "re
 """Where a draft rule is for some modes alone."""
 ModeName = Literal["dual", "speculative", "federated"]
 Pacing = Literal["stop_and_wait", "pipelined", "cloud_goes_on"]
+StepsWhen = Literal["auto", "never", "always"]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -135,6 +136,8 @@ class DecodingConfig(Settings):
     limit"""
     home: str = ""
     """federated: the worker at which the question is asked and the answer streams; empty: the server"""
+    steps: StepsWhen = "auto"
+    """dual: whether cloud and device first say what their documents must say together (docs/explanation/steps.md)"""
 
     @model_validator(mode="after")
     def _check_rule(self) -> DecodingConfig:
@@ -183,6 +186,7 @@ class DecodingOptions(TypedDict, total=False):
     pacing: Pacing | None
     patience_s: float | None
     home: str | None
+    steps: StepsWhen | None
 
 
 OnPeerLoss = Literal["continue", "wait", "fail"]

@@ -75,6 +75,15 @@ def federated(
     return answer(workers, weights, is_complete, seed, most, by_lottery)
 
 
+def in_steps(plan: Callable[[Sequence[list[int]]], Callable[[], list[int]] | None]) -> list[list[int]]:
+    """An answer in steps: what each query says, the last one the answer. plan: the query that follows what was said, to
+    be answered as above; None after the last."""
+    said: list[list[int]] = []
+    while (ask := plan(said)) is not None:
+        said.append(ask())
+    return said
+
+
 def answer_with_losses(
     voters: Sequence[Voter],
     weights: Weights,

@@ -6,8 +6,9 @@ documents, models and codec alone. Knows nothing of Ray.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -21,6 +22,7 @@ from tandem.aggregation.document_weights import Evidence, Weights, log_evidence
 from tandem.aggregation.race_lists import RaceList
 from tandem.aggregation.rules import LOTTERY
 from tandem.client.request import have_several_models
+from tandem.client.steps import ask_in_steps, ask_where_needed
 from tandem.codecs import Codec, RaceLists
 from tandem.codecs.base import ROOT
 from tandem.codecs.votes import read_vote
@@ -29,6 +31,7 @@ from tandem.engine.engine import Engine
 from tandem.engine.privacy import Privacy
 from tandem.engine.shaping import Shaper
 from tandem.engine.tokenizer import Detokenizer, StopRule
+from tandem.events import Event, Source, SourcesEvent, TokenEvent
 from tandem.messages import RetrieveRequest, RetrieveResult
 from tandem.modes import SessionSpec, reference, reference_shaping
 from tandem.protocol.decoding import DecodingTable, Prefill, arrange_rows
@@ -110,7 +113,7 @@ class LocalVoter(Documents):
         self._codec = None if spec.rules.has_race_lists else codec
         request = RetrieveRequest(
             session=spec.session,
-            query=spec.query,
+            query=spec.search_text,
             num_documents=(number := spec.num_documents(party)),
             filter=spec.filter(party),
             before=spec.question_before,
@@ -222,7 +225,7 @@ class LocalPair:
                 decode_s=decode_s,
                 seed=seed,
             )
-            for party in PARTIES:
+            for party in map(Party, spec.parties):
                 run.parties[party].profiler = self._profilers[party]
             run.parties[Party.DEVICE].decoder = DecodingTable(Party.DEVICE, is_private=is_private)
             outcome = run.run()
@@ -230,6 +233,36 @@ class LocalPair:
             for reader in readers.values():
                 reader.close()
         return rule.text(outcome.tokens[Party(spec.home)]).strip(), outcome
+
+    def answer_in_steps(self, spec: SessionSpec, *, always: bool) -> tuple[str, Outcome]:
+        """As `answer`, in steps: always, or where the client would take them. The outcome is that of the last query,
+        with the tokens of all of them."""
+        outcomes, tokens = list[tuple[str, Outcome]](), list[int]()
+
+        async def ask(spec: SessionSpec, notes: tuple[str, ...] = ()) -> AsyncGenerator[Event, None]:
+            text, outcome = self.answer(spec)
+            outcomes.append((text, outcome))
+            tokens.extend(outcome.tokens[Party(spec.home)])
+            hits = self.retrievers[Party.DEVICE].search(spec.search_text, spec.num_documents(Party.DEVICE))
+            sources = [
+                Source(party="device", id=hit.id, score=hit.score, text=hit.document.page_content)
+                for hit in hits
+            ]
+            yield SourcesEvent(party="device", sources=tuple(sources), retrieve_s=0.0, prefill_s=0.0)
+            first, *rest = outcome.of(TokenEvent)
+            yield replace(first, text=text)
+            for event in (*rest, outcome.done):
+                assert event is not None
+                yield event
+
+        async def follow() -> None:
+            steps = (ask_in_steps if always else ask_where_needed)(spec, ask)
+            async for _ in steps:
+                pass
+
+        asyncio.run(follow())
+        text, outcome = outcomes[-1]
+        return text, replace(outcome, tokens={**outcome.tokens, Party(spec.home): tokens})
 
     def _spend(self, nats: float) -> bool:
         self.divergences.append(nats)
@@ -284,6 +317,8 @@ def answer_uncompressed(
 
     try:
         seed = spec.seed if spec.sampling.temperature > 0 else None
+        if spec.only is not None:
+            return reference.solo(LocalVoter(spec, spec.only, models[Party(spec.only)]), is_complete, seed)
         if spec.decoding.mode == "speculative":
             return reference.speculative(
                 LocalVoter(spec, Party.CLOUD, models[Party.CLOUD]), is_complete, seed

@@ -1,0 +1,184 @@
+"""Answers in steps are those of the reference: each query of its own loop, in the order that what was said gives."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Any
+
+import pytest
+
+pytest.importorskip("llguidance", reason="answers in steps follow grammars (extra [grammar])")
+
+from tandem import Config, Tandem
+from tandem.client import steps
+from tandem.client.request import build_spec
+from tandem.client.steps import Said, named_cases, need_steps, next_query
+from tandem.engine.tokenizer import Detokenizer, StopRule
+from tandem.errors import QueryError
+from tandem.events import (
+    DoneEvent,
+    Event,
+    SessionStatistics,
+    Source,
+    SourcesEvent,
+    TokenEvent,
+    collect,
+)
+from tandem.modes import SessionSpec, reference
+from tandem.topology import PARTIES, Party
+from tandem_lab.bundled import read_bundled_questions
+from tandem_lab.quality.local import LocalPair, answer_uncompressed
+from tandem_lab.quality.memoized import local_pair
+from tandem_lab.simulation.specs import change_spec
+from tests.token_events import committed
+
+QUESTIONS = [each.question for each in read_bundled_questions()[:2]]
+CONFIG = Config.load(None, ["link.on_peer_loss=wait"])
+DESCRIBED: dict[Any, dict[str, Any]] = {
+    party: {"decode_line": [], "has_grammars": True, "eos_token_ids": [1], "vocab_size": 1636}
+    for party in PARTIES
+}
+LISTED = '["Velino City", "Velino Trek", "Velino Van", "Spare wheel"]'
+
+
+@pytest.fixture(scope="module")
+def pair() -> LocalPair:
+    return local_pair(CONFIG)
+
+
+def spec_of(question: str, **options: Any) -> SessionSpec:
+    spec = build_spec(CONFIG, DESCRIBED, question, max_new_tokens=12, **options)
+    return change_spec(spec, race_depth=CONFIG.codec.race_depth)
+
+
+def said_by_reference(spec: SessionSpec, pair: LocalPair) -> list[str]:
+    """The text of each query, by loops without drafts."""
+    detokenizer = Detokenizer(pair.engines[Party.DEVICE].tokenizer_json)
+    said = list[Said]()
+
+    def plan(tokens: Sequence[list[int]]) -> Callable[[], list[int]] | None:
+        if len(tokens) == 3:
+            return None
+        step = next_query(spec, said)
+        rule = StopRule.of(step.spec.eos_token_ids, step.spec.sampling, detokenizer, step.spec.grammar)
+        hits = pair.retrievers[Party.DEVICE].search(step.spec.search_text, step.spec.num_documents("device"))
+
+        def ask() -> list[int]:
+            answer = answer_uncompressed(step.spec, pair.engines, pair.retrievers)
+            passages = tuple(hit.document.page_content for hit in hits)
+            said.append(Said(text=rule.text(answer).strip(), passages=passages))
+            return answer
+
+        return ask
+
+    reference.in_steps(plan)
+    return [each.text for each in said]
+
+
+@pytest.mark.parametrize(("question", "temperature"), [(QUESTIONS[0], 0.0), (QUESTIONS[1], 1.0)])
+def test_each_query_is_that_of_the_reference(
+    rag: Tandem, pair: LocalPair, question: str, temperature: float
+) -> None:
+    options: dict[str, Any] = {"seed": 5, "temperature": temperature}
+    answer = rag.query(question, steps="always", max_new_tokens=12, **options)
+    listed, known, text = said_by_reference(spec_of(question, **options), pair)
+    assert [step.party for step in answer.steps] == ["cloud", "device"]
+    assert answer.steps[0].text == "; ".join(steps.read_cases(listed))
+    assert (answer.steps[1].text, answer.text) == (known.removeprefix("Our notes say:").strip(), text)
+    assert answer.text != rag.query(question, steps="never", max_new_tokens=12, **options).text
+
+
+def test_only_cases_that_the_passages_name_may_be_chosen() -> None:
+    question, notes = "What tyre pressure does our car need?", ["Our car is a Velino Trek, a grey one."]
+    assert named_cases(LISTED, question, notes) == ["Velino Trek"]
+    assert named_cases(LISTED, question, ["It is a Velino."]) == []  # every Velino is one
+    assert named_cases(LISTED, "What about the Trek?", notes) == []  # known already
+    assert named_cases('["A", "B", "cut o', "?", ["a b"]) == ["A", "B"]
+    assert named_cases("", question, notes) == []
+    assert named_cases('["Trek"]', question, notes) == ["Trek"]
+
+
+def test_what_is_said_decides_what_is_asked_next() -> None:
+    spec = spec_of("What tyre pressure does our car need?", logit_bias={80: 5.0}, num_logprobs=2)
+    listing = next_query(spec, [])
+    assert (listing.party, listing.spec.decoding.mode, listing.spec.search) == (
+        "cloud",
+        "speculative",
+        spec.query,
+    )
+    assert (listing.spec.logit_bias, listing.spec.num_logprobs, listing.spec.on_peer_loss) == (
+        (),
+        None,
+        "wait",
+    )
+    listed = Said(text=LISTED, passages=("a Velino Trek",))
+    choice = next_query(spec, [listed])
+    assert (choice.party, choice.spec.only) == ("device", "device")
+    assert choice.spec.grammar == '{"regex": "Our notes say: (Velino\\\\ Trek)"}'
+    known = Said(text="Our notes say: Velino Trek", passages=())
+    final = next_query(spec, [listed, known])
+    assert (final.party, final.spec.query) == (None, f"{spec.query} (Velino Trek)")
+    assert (final.spec.logit_bias, final.spec.num_logprobs) == (spec.logit_bias, 2)
+    assert next_query(spec, [listed, Said(text="", passages=())]).spec.query == spec.query
+    unknown = Said(text=LISTED, passages=("a bicycle",))
+    assert next_query(spec, [unknown], may_say=False).spec == spec
+    assert next_query(spec, [unknown]).spec.grammar == json.dumps({"regex": r"Our notes say: [^\n]+"})
+
+
+def test_a_step_that_fails_leaves_the_question_as_it_is(rag: Tandem, monkeypatch: pytest.MonkeyPatch) -> None:
+    question = QUESTIONS[0]
+    plain = rag.query(question, seed=3, max_new_tokens=12, steps="never")
+    monkeypatch.setattr(steps, "CASES", "(")
+    answer = rag.query(question, seed=3, max_new_tokens=12, steps="always")
+    assert answer.token_ids == plain.token_ids
+    assert answer.steps == ()
+    assert any("not written in steps" in note for note in answer.notes)
+    with pytest.raises(QueryError):
+        rag.query(" ", steps="always")
+
+
+def token(text: str, **fits: float) -> TokenEvent:
+    return committed(0, text=text, log_weights=fits)
+
+
+@pytest.mark.parametrize(
+    ("listed", "note", "text"), [(LISTED, "a Velino Trek", "2.6"), (LISTED, "a cart", "2.1 bar")]
+)
+def test_an_answer_goes_on_until_steps_lead_somewhere(listed: str, note: str, text: str) -> None:
+    """The answer as it was asked for is under way, and is closed or goes on."""
+    asked, closed = list[SessionSpec](), list[str]()
+    spec = spec_of("What tyre pressure does our car need?")
+
+    async def ask(one: SessionSpec, notes: tuple[str, ...] = ()) -> AsyncGenerator[Event, None]:
+        asked.append(one)
+        says = {spec.query: ["2.1", " bar"], f"{spec.query} (Velino Trek)": ["2.6"]}.get(one.query, [listed])
+        says = ["Our notes say: Velino Trek"] if one.only else says
+        source = Source(party="device", id="a", score=0.5, text=note)
+        try:
+            yield SourcesEvent(party="device", sources=(source,), retrieve_s=0.0, prefill_s=0.0)
+            for each in says:
+                yield token(each, device=20.0, cloud=10.0)
+            yield DoneEvent(reason="eos", statistics=SessionStatistics(sent_bytes=10, total_s=1.0))
+        finally:
+            closed.append(one.query)
+
+    async def collected() -> list[Event]:
+        return [event async for event in steps.ask_where_needed(spec, ask)]
+
+    events = asyncio.run(collected())
+    answer = collect(events, 0)
+    assert answer.text == text
+    assert [step.text for step in answer.steps] == (
+        ["Velino City; Velino Trek; Velino Van; Spare wheel", "Velino Trek"] if "Trek" in note else []
+    )
+    assert len(asked) == len(closed) == (4 if "Trek" in note else 2)
+    assert answer.statistics.sent_bytes == (30 if "Trek" in note else 10)
+
+
+def test_steps_are_taken_where_the_documents_of_both_fit() -> None:
+    assert need_steps(token("", device=9.0, cloud=8.0))
+    assert not need_steps(token("", device=9.0, cloud=7.0))
+    assert not need_steps(token("", device=40.0, cloud=10.0))
+    assert not need_steps(token("", device=9.0))
