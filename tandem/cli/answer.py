@@ -35,6 +35,7 @@ from tandem.events import (
     SessionStatistics,
     Source,
     SourcesEvent,
+    StepEvent,
     TokenEvent,
     WaitEvent,
     assemble,
@@ -165,6 +166,7 @@ class Transcript:
             "notes": answer.notes,
             "citations": describe_citations(answer.citations, answer.sources),
             "support": answer.support,
+            "steps": answer.steps,
             "shares": answer.shares,
             "statistics": answer.statistics,
             "tokens": answer.tokens,
@@ -367,6 +369,8 @@ def _lines(event: Event) -> Iterator[str]:
             duration = "" if math.isnan(event.retrieve_s) else f" in {event.retrieve_s:.2f} s"
             yield f"{event.party}: {plural(len(event.sources), 'document')}{duration}"
             yield from _notes(event)
+        case StepEvent():
+            yield str(event)
         case WaitEvent():
             yield f"queue: this query waits until an open one ends ({event.num_ahead} before it)"
         case PeerEvent(is_alone=True):

@@ -82,6 +82,7 @@ def describe(answer: Answer, shown: str | None = None) -> dict[str, Any]:
             if first <= cited["start"]
         ],
         "support": to_plain(answer.support),
+        "steps": [{"party": step.party, "text": step.text} for step in answer.steps],
         "shares": {party: round(share, 4) for party, share in answer.shares.items()},
         "degraded": answer.degraded_reason,
         "statistics": to_plain(answer.statistics),

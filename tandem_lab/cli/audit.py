@@ -65,6 +65,7 @@ def audit(
                     kind: {"count": tally.counts[kind], "bytes": tally.num_bytes[kind]}
                     for kind in tally.counts
                 },
+                "steps": [str(step) for step in answer.steps],
                 "num_frames": tally.num_frames,
                 "total_bytes": tally.total_bytes,
                 "degraded_from": answer.statistics.degraded_from,
@@ -73,6 +74,8 @@ def audit(
         )
         return 0
     emit("\n".join(lines(tally, len(answer.tokens))))
+    for step in answer.steps:
+        emit(f"Said before the answer, and read by the other party with the question: {step}")
     if config.device.privacy:
         emit("\n".join(privacy_lines(config)))
     if answer.degraded_reason:

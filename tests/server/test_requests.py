@@ -200,3 +200,18 @@ def test_no_token_of_a_prompt_that_is_refused_is_counted(
     assert counted == []
     assert http.post(CHAT, json=chat(max_tokens=1)).status_code == 200
     assert len(counted) > 0
+
+
+def test_what_was_said_before_an_answer_is_told_apart_from_it(http: httpx.Client) -> None:
+    pytest.importorskip("llguidance", reason="answers in steps follow grammars (extra [grammar])")
+    asked = chat(steps="always", seed=3, max_tokens=8)
+    completion = http.post(CHAT, json=asked, timeout=60).raise_for_status().json()
+    said = [f"{step['party']}: {step['text']}" for step in completion["tandem"]["steps"]]
+    assert [line.split(":")[0] for line in said] == ["cloud", "device"]
+    message = completion["choices"][0]["message"]
+    assert message["reasoning_content"].splitlines() == said
+    lines = http.post(CHAT, json=asked | {"stream": True}, timeout=60).text.splitlines()
+    chunks = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
+    assert "".join(delta.get("reasoning_content", "") for delta in deltas).splitlines() == said
+    assert "".join(delta.get("content", "") for delta in deltas) == message["content"]

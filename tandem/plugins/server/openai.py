@@ -23,7 +23,15 @@ from tandem.client import answers
 from tandem.client.answers import Trimmer
 from tandem.conversation import THOUGHT, THOUGHT_END
 from tandem.errors import TandemError
-from tandem.events import Answer, Event, ProvisionalEvent, RetractEvent, TokenEvent, TokenLogprob
+from tandem.events import (
+    Answer,
+    Event,
+    ProvisionalEvent,
+    RetractEvent,
+    StepEvent,
+    TokenEvent,
+    TokenLogprob,
+)
 from tandem.plugins.server.completion_requests import (
     MODEL,
     Body,
@@ -257,6 +265,7 @@ class Completion:
         for number, query in enumerate(queries):
             answer = self._collect(number, [event async for event in query])
             piece = AnswerReader(self._thinking).push(answer.text, is_last=True)
+            piece = piece._replace(thought="".join(map(_line, answer.steps)) + piece.thought)
             described.append(answers.describe(answer, piece.text))
             message: dict[str, Any] = {"text": piece.text}
             if self._is_chat:
@@ -288,6 +297,8 @@ class Completion:
                 name = "provisional" if isinstance(event, ProvisionalEvent) else "retract"
                 yield self._chunk(number, Piece(), tandem={name: answers.to_plain(event)})
                 continue
+            if isinstance(event, StepEvent) and self._is_chat:
+                yield self._chunk(number, Piece(thought=_line(event)))
             if isinstance(event, TokenEvent):
                 logprobs = self._logprobs([event], len(text.lstrip()))
                 text += event.text
@@ -341,6 +352,11 @@ def _choice(
     number: int, content: dict[str, Any], reason: str | None, logprobs: dict[str, Any] | None
 ) -> dict[str, Any]:
     return {"index": number, **content, "logprobs": logprobs, "finish_reason": reason}
+
+
+def _line(step: StepEvent) -> str:
+    """What was said in a step, as a part of what the model thought."""
+    return f"{step}\n"
 
 
 def _reasoning(piece: Piece) -> dict[str, str]:

@@ -35,6 +35,7 @@ export function begin(question, options, mode, isWithHistory) {
     provisional: new Map(), // text by step
     numRetracted: 0,
     sources: [],
+    steps: [], // what was said before the answer
     placements: [],
     peers: [],
     ahead: null, // queries that wait before this one
@@ -58,6 +59,7 @@ const TAKERS = {
   sources: (state, fields) => {
     state.sources = [...state.sources.filter(({ party }) => party !== fields.party), fields];
   },
+  step: (state, fields) => { state.steps.push(fields); },
   wait: (state, { num_ahead: ahead }) => { state.ahead = ahead; },
   placement: (state, fields) => { state.placements.push(fields); },
   peer: (state, fields) => { state.peers.push(fields); },

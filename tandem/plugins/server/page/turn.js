@@ -34,6 +34,7 @@ export class Turn {
     this.strip = new TokenStrip(state.mode, (token, element) => showDetail(token, element, state.mode,
       token && this.whoSaid(token.step)));
     this.spoken = make("p", { class: "visually-hidden" });
+    this.steps = make("div");
     this.notices = make("div", { class: "notices" });
     this.legend = make("div");
     this.sources = make("div", { class: "facts" });
@@ -43,7 +44,7 @@ export class Turn {
     const evidence = make("details", { class: "evidence" }, make("summary", {}, this.summary), this.body);
     this.element = make("article", { class: "turn", "aria-labelledby": id },
       make("h2", { id, class: "question", tabindex: state.question.length > LONG_QUESTION && "0" }, state.question),
-      this.spoken, this.strip.element, this.notices, this.legend, this.sources, evidence, this.actions);
+      this.spoken, this.steps, this.strip.element, this.notices, this.legend, this.sources, evidence, this.actions);
     this.isDrawn = false;
   }
 
@@ -51,6 +52,7 @@ export class Turn {
   take(event) {
     add(this.state, event);
     if (event.type === "sources") this.drawSources();
+    if (event.type === "step") this.drawSteps();
     if (event.type === "provisional") this.strip.addDraft(event.step, event.text);
     else if (event.type === "retract") this.strip.retract(event.step);
     else if (event.type === "token") this.strip.add(event);
@@ -61,6 +63,7 @@ export class Turn {
   /** Show an answer that was kept. */
   restore() {
     for (const token of this.state.tokens) this.strip.add(token);
+    this.drawSteps();
     this.drawSources();
     this.finish();
   }
@@ -126,6 +129,13 @@ export class Turn {
       isAlone ? null : drawShares(this.state, counts), drawLink(this.state), drawTime(this.state, isTableOpen),
     ].filter(Boolean));
     this.actions.replaceChildren(...[this.drawActions()].filter(Boolean));
+  }
+
+  /** What the parties said before the answer, folded above it. */
+  drawSteps() {
+    const said = (this.state.steps ?? []).map(({ party, text }) => make("p", { class: `of-${party}` }, `${party}: ${text}`));
+    this.steps.replaceChildren(...said.length ? [make("details", { class: "evidence" },
+      make("summary", {}, `said first, in ${plural(said.length, "step")}`), ...said)] : []);
   }
 
   /** Apart from the rest, which is drawn again with each token: a passage that is open stays open. */
