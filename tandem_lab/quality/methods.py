@@ -29,6 +29,9 @@ class Method:
     )
     pick: Literal["", "best", "each", "right"] = ""
     # of context aggregation: the best of both parties, the best of each, or what holds the answer, whatever the counts
+    steps: Literal["never", "auto", "always"] = (
+        "never"  # of output aggregation: whether it is written in steps
+    )
 
 
 METHODS: dict[str, Method] = {
@@ -43,6 +46,8 @@ METHODS: dict[str, Method] = {
     "cloud": Method("output aggregation, cloud alone", (Party.CLOUD,)),
     "static": Method("static weights", PARTIES, weights="static"),
     "evidence": Method("Tandem, evidence weights", PARTIES),
+    "auto": Method("Tandem, steps where needed", PARTIES, steps="auto"),
+    "steps": Method("Tandem, in steps", PARTIES, steps="always"),
     "joined": Method("Tandem, one row a party", PARTIES, layout="joined"),
     "both": Method("Tandem, rows, joined and bare", PARTIES, layout="both"),
 }

@@ -253,7 +253,10 @@ class _Asking:
         )
         pair = LocalPair(self._parties.engines, self._parties.retrievers, self._parties.codec, self._privacy)
         started_s = time.process_time()
-        text, outcome = pair.answer(spec)
+        if method.steps == "never":
+            text, outcome = pair.answer(spec)
+        else:
+            text, outcome = pair.answer_in_steps(spec, always=method.steps == "always")
         return Answer(text, len(outcome.tokens[Party(spec.home)]), time.process_time() - started_s)
 
     def _answer_alone(self, spec: SessionSpec, method: Method, counts: Counts) -> Answer:
