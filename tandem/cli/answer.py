@@ -135,12 +135,14 @@ class Transcript:
         self, question: str, seed: int, only: str | None, decoding: DecodingConfig, events: Sequence[Event]
     ) -> None:
         """only: the party that was to answer alone. events: all of them."""
-        from tandem.config.schema import placement_of
+        from tandem.config.schema import DecodingConfig, placement_of
 
         done = events[-1]
         assert isinstance(done, DoneEvent)  # a stream ends with it
         self.question, self.events, self.done = question, events, done
         self.answer = assemble(events, done, seed)
+        if self.answer.steps:  # the last of its queries
+            decoding = DecodingConfig(mode="speculative")
         self._decoding = decoding
         self._placement = placement_of(decoding)
         self._alone, self._is_asked_alone = only, only is not None

@@ -192,6 +192,8 @@ async def ask_in_steps(
         yield each
     async with aclosing(ask(step.spec, notes=notes)) as events:
         async for event in events:
+            if isinstance(event, TokenEvent):
+                event = replace(event, committed_s=event.committed_s + sum(each.total_s for each in earlier))
             if isinstance(event, DoneEvent):
                 event = replace(event, statistics=_add_up(earlier, event.statistics))
             yield event

@@ -65,7 +65,7 @@ def audit(
                     kind: {"count": tally.counts[kind], "bytes": tally.num_bytes[kind]}
                     for kind in tally.counts
                 },
-                "steps": [str(step) for step in answer.steps],
+                "steps": said_here(answer),
                 "num_frames": tally.num_frames,
                 "total_bytes": tally.total_bytes,
                 "degraded_from": answer.statistics.degraded_from,
@@ -74,8 +74,8 @@ def audit(
         )
         return 0
     emit("\n".join(lines(tally, len(answer.tokens))))
-    for step in answer.steps:
-        emit(f"Said before the answer, and read by the other party with the question: {step}")
+    for step in said_here(answer):
+        emit(f'Said of the documents before the answer, with the question: "{step}".')
     if config.device.privacy:
         emit("\n".join(privacy_lines(config)))
     if answer.degraded_reason:
@@ -104,6 +104,11 @@ def count(
     with opened as tandem:
         answer = tandem.query(question, **options)
     return tally, answer
+
+
+def said_here(answer: Any) -> list[str]:
+    """What the device said in steps before an answer."""
+    return [step.text for step in answer.steps if step.party == "device"]
 
 
 def lines(tally: Tally, num_tokens: int) -> list[str]:

@@ -59,7 +59,10 @@ const TAKERS = {
   sources: (state, fields) => {
     state.sources = [...state.sources.filter(({ party }) => party !== fields.party), fields];
   },
-  step: (state, fields) => { state.steps.push(fields); },
+  step: (state, fields) => {
+    state.steps.push(fields);
+    state.mode = "speculative"; // that of the last query, whose tokens follow
+  },
   wait: (state, { num_ahead: ahead }) => { state.ahead = ahead; },
   placement: (state, fields) => { state.placements.push(fields); },
   peer: (state, fields) => { state.peers.push(fields); },
