@@ -48,6 +48,7 @@ LEAST_FIT, LEAST_SHARE = 8.0, 0.35
 what part of the larger one the smaller one must be."""
 LIST_TOKENS, SAID_TOKENS = 96, 64
 """Most tokens of a step: one that does not end is cut, and what it has is used."""
+NO_STEPS = "Steps need mode dual, documents and llguidance at device and cloud, and device.privacy 0; none was taken."
 Ask = Callable[..., AsyncGenerator[Event, None]]
 """`Asker.ask`, of a spec and of notes on its answer."""
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, Unpack
 from tandem import plugins
 from tandem.client.ask import Asker, BatchItem, BatchProgress, answer_all, bounded, list_questions
 from tandem.client.request import QueryOptions, build_spec, notes_on
-from tandem.client.steps import ask_in_steps, ask_where_needed, may_have_steps
+from tandem.client.steps import NO_STEPS, ask_in_steps, ask_where_needed, may_have_steps
 from tandem.config.checks import change
 from tandem.config.schema import Config, checked_config
 from tandem.errors import QueryError
@@ -250,12 +250,11 @@ class Tandem:
         limit_s = options.get("timeout_s") or self.config.cluster.query_timeout_s
         notes = notes_on(spec, self.described, options)
         ask = partial(self._asker.ask, limit_s=limit_s, at_once=at_once)
-        when = spec.decoding.steps
-        spec = replace(
-            spec, decoding=change(spec.decoding, {"steps": "auto"})
-        )  # of no concern to the parties
-        if when == "never" or not may_have_steps(spec, self.described, self.config):
-            return ask(spec, notes=notes)
+        when, decoding = spec.decoding.steps, change(spec.decoding, {"steps": "auto"})
+        spec = replace(spec, decoding=decoding)  # the parties need not know
+        if not (can := may_have_steps(spec, self.described, self.config)) or when == "never":
+            is_refused = when == "always" and spec.only is None and not can
+            return ask(spec, notes=(*notes, NO_STEPS) if is_refused else notes)
         return (ask_in_steps if when == "always" else ask_where_needed)(spec, ask, notes)
 
     def _check_open(self) -> None:

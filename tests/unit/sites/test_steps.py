@@ -104,7 +104,6 @@ def test_only_cases_that_the_passages_name_may_be_chosen() -> None:
     assert named_cases(LISTED, question, ["It is a Velino."]) == []  # every Velino is one
     assert named_cases(LISTED, "What about the Trek?", notes) == []  # known already
     assert named_cases('["A", "B", "cut o', "?", ["a b"]) == ["A", "B"]
-    assert named_cases("", question, notes) == []
     assert named_cases('["Trek"]', question, notes) == ["Trek"]
 
 
@@ -145,6 +144,10 @@ def test_a_step_that_fails_leaves_the_question_as_it_is(rag: Tandem, monkeypatch
     assert any("not written in steps" in note for note in answer.notes)
     with pytest.raises(QueryError):
         rag.query(" ", steps="always")
+    notes = rag.query(
+        question, num_documents={"cloud": 0}, steps="always", mode="dual", max_new_tokens=1
+    ).notes
+    assert notes == (f"device: {steps.NO_STEPS}",)
 
 
 def token(text: str, **fits: float) -> TokenEvent:
