@@ -43,7 +43,7 @@ LIST = (
 )
 SAYS = "Our notes say: "
 SENTENCE, SENTENCE_ENDS = r"[^\n]+", (". ", "! ", "? ", "\n")
-LEAST_FIT, LEAST_SHARE = 8.0, 0.35
+LEAST_FIT, LEAST_SHARE = 8.0, 0.5
 """Nats by which the documents of both parties must make a question more probable before it is answered in steps, and
 what part of the larger one the smaller one must be."""
 LIST_TOKENS, SAID_TOKENS = 96, 64

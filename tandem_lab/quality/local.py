@@ -31,7 +31,7 @@ from tandem.engine.engine import Engine
 from tandem.engine.privacy import Privacy
 from tandem.engine.shaping import Shaper
 from tandem.engine.tokenizer import Detokenizer, StopRule
-from tandem.events import Event, Source, SourcesEvent, TokenEvent
+from tandem.events import Event, Source, SourcesEvent, TokenEvent, collect
 from tandem.messages import RetrieveRequest, RetrieveResult
 from tandem.modes import SessionSpec, reference, reference_shaping
 from tandem.protocol.decoding import DecodingTable, Prefill, arrange_rows
@@ -235,13 +235,13 @@ class LocalPair:
         return rule.text(outcome.tokens[Party(spec.home)]).strip(), outcome
 
     def answer_in_steps(self, spec: SessionSpec, *, always: bool) -> tuple[str, Outcome]:
-        """As `answer`, in steps: always, or where the client would take them. The outcome is that of the last query,
-        with the tokens of all of them."""
-        outcomes, tokens = list[tuple[str, Outcome]](), list[int]()
+        """As `answer`, in steps: always, or where the client would take them. The outcome has the tokens of all queries
+        of the home."""
+        outcomes, tokens = list[Outcome](), list[int]()
 
         async def ask(spec: SessionSpec, notes: tuple[str, ...] = ()) -> AsyncGenerator[Event, None]:
             text, outcome = self.answer(spec)
-            outcomes.append((text, outcome))
+            outcomes.append(outcome)
             tokens.extend(outcome.tokens[Party(spec.home)])
             hits = self.retrievers[Party.DEVICE].search(spec.search_text, spec.num_documents(Party.DEVICE))
             sources = [
@@ -255,14 +255,11 @@ class LocalPair:
                 assert event is not None
                 yield event
 
-        async def follow() -> None:
-            steps = (ask_in_steps if always else ask_where_needed)(spec, ask)
-            async for _ in steps:
-                pass
+        async def follow() -> list[Event]:
+            return [event async for event in (ask_in_steps if always else ask_where_needed)(spec, ask)]
 
-        asyncio.run(follow())
-        text, outcome = outcomes[-1]
-        return text, replace(outcome, tokens={**outcome.tokens, Party(spec.home): tokens})
+        text = collect(asyncio.run(follow()), spec.seed).text
+        return text, replace(outcomes[-1], tokens={**outcomes[-1].tokens, Party(spec.home): tokens})
 
     def _spend(self, nats: float) -> bool:
         self.divergences.append(nats)

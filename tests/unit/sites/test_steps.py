@@ -191,5 +191,5 @@ def test_an_answer_goes_on_until_steps_lead_somewhere(listed: str, note: str, te
 def test_steps_are_taken_where_the_documents_of_both_fit() -> None:
     assert need_steps(token("", device=9.0, cloud=8.0))
     assert not need_steps(token("", device=9.0, cloud=7.0))
-    assert not need_steps(token("", device=40.0, cloud=10.0))
+    assert not need_steps(token("", device=40.0, cloud=19.0))
     assert not need_steps(token("", device=9.0))
