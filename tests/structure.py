@@ -22,9 +22,9 @@ PACKAGE, LAB = ROOT / "tandem", ROOT / "tandem_lab"
 PLUGINS = "plugins"
 """The package whose folders hang on the core."""
 LIMITS = {
-    "lines of the core": 29910,
-    "lines of the product": 45820,
-    "lines of the tests": 44100,
+    "lines of the core": 29920,
+    "lines of the product": 45830,
+    "lines of the tests": 44110,
     "lines of the laboratory": 14890,
     "lines of the benchmarks": 6200,
     "modules of the core": 113,
