@@ -28,7 +28,7 @@ def check_spec(spec: SessionSpec, max_answer_tokens: int) -> None:
     What a single field may be at all, its own bounds say (`tandem.modes.query`). max_answer_tokens: of one answer.
     """
     sampling, decoding = spec.sampling, spec.decoding
-    texts = [*spec.texts, spec.system_prompt or "", *sampling.stop]
+    texts = [*spec.texts, spec.search, spec.system_prompt or "", *sampling.stop]
     num_bytes = "the length of question, history, system prompt and stop texts in bytes"
     filter_bytes = "the length of the cloud's filter in bytes"
     asked: tuple[tuple[str | None, str, int, int], ...] = (

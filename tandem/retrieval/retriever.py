@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock
 from typing import Protocol
 
 import numpy as np
@@ -26,7 +26,7 @@ from tandem.errors import RetrievalError
 from tandem.retrieval.documents import Document
 from tandem.retrieval.embedding import TextEmbedder
 from tandem.retrieval.index import Index, check_number, cosines
-from tandem.retrieval.store import Filter, Snapshot, read_manifest, text_key
+from tandem.retrieval.store import BUSY_S, Filter, IndexBusyError, Snapshot, read_manifest, text_key
 from tandem.system.paths import cache_folder, write_whole
 
 _log = logging.getLogger("tandem")
@@ -292,7 +292,11 @@ def build_given_index(party: str, embedder: TextEmbedder, corpus: str = "bundled
     from tandem.retrieval.build import build_index
 
     prepared = Prepared(embedder, CORPORA[corpus] / VECTORS)
-    build_index(source, folder, prepared, replace=True)  # several installations may share it
+    try:
+        build_index(source, folder, prepared, replace=True)  # several installations may share it
+    except IndexBusyError:  # another process builds the same one, as on a machine where two begin at once
+        Event().wait(BUSY_S)
+        return build_given_index(party, embedder, corpus)
     with suppress(OSError):  # then the files are read the next time, too
         write_whole(seen, state.encode())
     return folder

@@ -74,7 +74,7 @@ def run(environment: dict[str, str], *arguments: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "tandem", *arguments], capture_output=True, text=True, env=environment
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode in (0, 4), done.stderr  # 4: the answer has as many tokens as were asked for
     return done.stdout
 
 

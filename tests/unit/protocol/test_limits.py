@@ -46,6 +46,7 @@ BEYOND: dict[str, list[Any]] = {
     "layouts": [{"device": "tables"}, {"x" * 1000: "rows"}, {str(n): "rows" for n in range(99)}],
     "has_several_models": [2, "no"], "day": ["x" * 300, 20261125], "system_prompt": [1, "x" * 70_000],
     "logit_bias": [[[1, 101.0]], [[-1, 0.0]], [[1, NAN]], [[1, 1.0]] * 2000, {"1": 1.0}], "grammar": [1, "x" * 70_000],
+    "search": [1, "x" * 70_000],
 }  # fmt: skip
 """Below, above and of the wrong kind, for each field of a query."""
 BEYOND_SAMPLING: dict[str, list[Any]] = {
@@ -59,7 +60,7 @@ BEYOND_DECODING: dict[str, list[Any]] = {
     "max_window": [0, 1025, HUGE], "max_proposal": [-1, 17, 10**9],
     "length_policy": ["", "worst", "a:" + "b" * 300], "uplink_budget_bits": [-1, HUGE],
     "pacing": ["", "slowly"], "home": ["ada", "x" * 300],
-    "patience_s": [0.0, -1.0, NAN, "1", None],
+    "patience_s": [0.0, -1.0, NAN, "1", None], "steps": ["", "sometimes"],
 }  # fmt: skip
 
 
