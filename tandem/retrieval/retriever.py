@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event, Lock
+from threading import Lock
 from typing import Protocol
 
 import numpy as np
@@ -26,8 +26,8 @@ from tandem.errors import RetrievalError
 from tandem.retrieval.documents import Document
 from tandem.retrieval.embedding import TextEmbedder
 from tandem.retrieval.index import Index, check_number, cosines
-from tandem.retrieval.store import BUSY_S, Filter, IndexBusyError, Snapshot, read_manifest, text_key
-from tandem.system.paths import cache_folder, write_whole
+from tandem.retrieval.store import Filter, Snapshot, read_manifest, text_key
+from tandem.system.paths import cache_folder, locked, write_whole
 
 _log = logging.getLogger("tandem")
 
@@ -285,20 +285,23 @@ def build_given_index(party: str, embedder: TextEmbedder, corpus: str = "bundled
     """
     source, folder = CORPORA[corpus] / party, cache_folder() / f"{corpus}-{party}-{embedder.fingerprint[:16]}"
     seen, state = folder.with_name(f"{folder.name}.seen"), _state_of(source)
-    with suppress(OSError, RetrievalError):
-        if seen.read_text("utf-8") == state:
-            Index.open(folder, embedder.fingerprint)
-            return folder
+
+    def is_built() -> bool:
+        with suppress(OSError, RetrievalError):
+            if seen.read_text("utf-8") == state:
+                Index.open(folder, embedder.fingerprint)
+                return True
+        return False
+
+    if is_built():
+        return folder
     from tandem.retrieval.build import build_index
 
-    prepared = Prepared(embedder, CORPORA[corpus] / VECTORS)
-    try:
-        build_index(source, folder, prepared, replace=True)  # several installations may share it
-    except IndexBusyError:  # another process builds the same one, as on a machine where two begin at once
-        Event().wait(BUSY_S)
-        return build_given_index(party, embedder, corpus)
-    with suppress(OSError):  # then the files are read the next time, too
-        write_whole(seen, state.encode())
+    with locked(folder.with_name(f"{folder.name}.lock")):  # several processes and installations may share it
+        if not is_built():
+            build_index(source, folder, Prepared(embedder, CORPORA[corpus] / VECTORS), replace=True)
+            with suppress(OSError):  # then the files are read the next time, too
+                write_whole(seen, state.encode())
     return folder
 
 
