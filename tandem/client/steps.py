@@ -191,10 +191,11 @@ async def ask_in_steps(
         await plain[1].aclose()
     for each in shown:
         yield each
+    before_s = sum(each.total_s for each in earlier)
     async with aclosing(ask(step.spec, notes=notes)) as events:
         async for event in events:
             if isinstance(event, TokenEvent):
-                event = replace(event, committed_s=event.committed_s + sum(each.total_s for each in earlier))
+                event = replace(event, committed_s=before_s + event.committed_s)
             if isinstance(event, DoneEvent):
                 event = replace(event, statistics=_add_up(earlier, event.statistics))
             yield event

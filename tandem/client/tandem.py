@@ -252,10 +252,12 @@ class Tandem:
         ask = partial(self._asker.ask, limit_s=limit_s, at_once=at_once)
         when, decoding = spec.decoding.steps, change(spec.decoding, {"steps": "auto"})
         spec = replace(spec, decoding=decoding)  # the parties need not know
-        if not (can := may_have_steps(spec, self.described, self.config)) or when == "never":
-            is_refused = when == "always" and spec.only is None and not can
-            return ask(spec, notes=(*notes, NO_STEPS) if is_refused else notes)
-        return (ask_in_steps if when == "always" else ask_where_needed)(spec, ask, notes)
+        if when == "never":
+            return ask(spec, notes=notes)
+        if may_have_steps(spec, self.described, self.config):
+            return (ask_in_steps if when == "always" else ask_where_needed)(spec, ask, notes)
+        is_refused = when == "always" and spec.only is None
+        return ask(spec, notes=(*notes, NO_STEPS) if is_refused else notes)
 
     def _check_open(self) -> None:
         """Raises QueryError after `close`; called before a coroutine is made, which would warn if nobody awaits it."""
