@@ -56,6 +56,13 @@ def cite(*said: tuple[str, tuple[float, float]]) -> Answer:
     return collect([sources(Party.DEVICE, *own), *tokens, done], seed=7)
 
 
+def test_sources_are_in_one_order_whichever_party_was_first() -> None:
+    own = sources(Party.DEVICE, Source(party=Party.DEVICE, id="a", score=1.0))
+    others = sources(Party.CLOUD, Source(party=Party.CLOUD, id="b"))
+    assert answer("Yes", own, others).sources == answer("Yes", others, own).sources
+    assert [source.id for source in answer("Yes", others, own).sources] == ["a", "b"]
+
+
 def test_citations_count_characters_of_what_is_shown() -> None:
     whole = cite(
         ("Hm</think>", (0.1, 0.1)), (" puzzle", (0.9, 0.0)), (" games", (0.0, 0.9)), (".", (0.0, 0.0))
