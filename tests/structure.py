@@ -22,11 +22,11 @@ PACKAGE, LAB = ROOT / "tandem", ROOT / "tandem_lab"
 PLUGINS = "plugins"
 """The package whose folders hang on the core."""
 LIMITS = {
-    "lines of the core": 29920,
+    "lines of the core": 29930,
     "lines of the product": 45830,
     "lines of the tests": 44110,
-    "lines of the laboratory": 14890,
-    "lines of the benchmarks": 6200,
+    "lines of the laboratory": 14930,
+    "lines of the benchmarks": 6240,
     "modules of the core": 113,
     "commands": 14,
     "settings": 61,
