@@ -2,11 +2,10 @@
 
 Modes dual, speculative and federated, with two parties or two and four owners, each in one process and as Ray actors,
 the first two also as a device that has joined a served cloud by a link, and dual once more in the simulator over a
-virtual link of 100 ms. The parties may have different engines (`--engines llama torch`) and different models of one
-vocabulary (`--models small.gguf large.gguf`). Question, seed, temperature,
-draft rule, placement, pacing and longest proposal are drawn at random. What an answer must be is
-computed from the same models and documents by `tandem.modes.reference`, which knows nothing of drafts, proposals or a
-link.
+virtual link of 100 ms. Dual also in steps, of which every query is compared. The parties may have different engines
+(`--engines llama torch`) and different models of one vocabulary (`--models small.gguf large.gguf`). Question, seed,
+temperature, draft rule, placement, pacing and longest proposal are drawn at random. What an answer must be is computed
+from the same models and documents by `tandem.modes.reference`, which knows nothing of drafts, proposals or a link.
 
 Prediction: 0 wrong tokens, whatever is drawn. How many answers another seed would have changed is counted, too: what is
 certain of itself would be right without any protocol.
@@ -31,14 +30,15 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish
-from tandem import Config, Tandem
+from tandem import Answer, Config, Tandem
 from tandem.client.request import spec_of
+from tandem.client.steps import SAYS, read_cases
 from tandem.plugins.embedders import Embedder
 from tandem.protocol.log import common_length
 from tandem.retrieval.retriever import build_given_index
 from tandem.sites.host import Address, served
 from tandem.topology import PARTIES, SERVER
-from tandem_lab.quality.local import LocalPair, answer_uncompressed
+from tandem_lab.quality.local import LocalPair, answer_uncompressed, say_in_steps
 from tandem_lab.quality.memoized import local_pair
 from tandem_lab.quality.questions import question_texts
 from tandem_lab.quality.workers import LocalWorkers
@@ -59,8 +59,8 @@ CHOICES: dict[str, dict[str, tuple[Any, ...]]] = {
     },
 }
 """What may differ between two runs of one answer, by mode."""
-Ask = Callable[[dict[str, Any], dict[str, Any]], Sequence[int]]
-"""The tokens of an answer: its question, seed and temperature, and what was chosen."""
+Ask = Callable[[dict[str, Any], dict[str, Any]], Sequence[Any]]
+"""The tokens of an answer: its question, seed and temperature, and what was chosen. Of one in steps, what each says."""
 
 
 @contextlib.contextmanager
@@ -77,28 +77,41 @@ def deployed(config: Config, deployment: str) -> Iterator[Ask]:
             tandem = stack.enter_context(Tandem.join(str(cloud.link_for("device")), config))
         else:
             tandem = stack.enter_context(Tandem.launch(config, runtime=deployment))
-        yield lambda asked, chosen: tandem.query(**asked, **chosen).token_ids
+        yield lambda asked, chosen: told(tandem.query(**asked, **chosen), config)
+
+
+def told(answer: Answer, config: Config) -> Sequence[Any]:
+    """What of an answer is compared."""
+    if config.decoding.steps != "always":
+        return answer.token_ids
+    return [*(step.text for step in answer.steps), answer.text]
 
 
 def simulate(pair: LocalPair, config: Config, asked: dict[str, Any], chosen: dict[str, Any]) -> Sequence[int]:
     """The device's tokens, over LINK in virtual time."""
     changes = {"query" if name == "question" else name: value for name, value in (asked | chosen).items()}
     spec = change_spec(spec_of(config), **changes)
+    if config.decoding.steps == "always":
+        answer, _ = pair.answer_in_steps(spec, always=True, link=LINK, seed=spec.seed)
+        return told(answer, config)
     _, outcome = pair.answer(spec, link=LINK, seed=spec.seed)
     return outcome.tokens[PARTIES[0]]
 
 
-def reference_of(config: Config) -> Callable[..., list[int]]:
+def reference_of(config: Config) -> Callable[..., list[Any]]:
     """The loop without drafts in the mode of `config`, each answer computed once."""
     loop = LocalWorkers(config) if config.decoding.mode == "federated" else None
     pair = local_pair(config) if loop is None else None
 
     @cache
-    def answer(question: str, seed: int, **changes: Any) -> list[int]:
+    def answer(question: str, seed: int, **changes: Any) -> list[Any]:
         if loop is not None:
             return loop.answer(loop.make_spec(question, seed, **changes))
         assert pair is not None
         spec = change_spec(spec_of(config), query=question, seed=seed, **changes)
+        if config.decoding.steps == "always":
+            cases, known, text = say_in_steps(spec, pair.engines, pair.retrievers)
+            return ["; ".join(read_cases(cases)), known.removeprefix(SAYS.strip()).strip(), text]
         return answer_uncompressed(spec, pair.engines, pair.retrievers)
 
     return answer
@@ -149,6 +162,7 @@ def cases(
     for mode in ("dual", "speculative"):
         where = [name for name in deployments if name != "simulated" or mode == "dual"]
         yield mode, Config.load(None, [*base, f"decoding.mode={mode}"]), where
+    yield "dual, in steps", Config.load(None, [*base, "decoding.steps=always"]), list(deployments)
     embedder = Embedder.load()
     corpus = Config.load(None, base).with_names().device.index
     folders = [build_given_index(party, embedder, corpus) for party in PARTIES]

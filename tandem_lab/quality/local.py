@@ -22,7 +22,7 @@ from tandem.aggregation.document_weights import Evidence, Weights, log_evidence
 from tandem.aggregation.race_lists import RaceList
 from tandem.aggregation.rules import LOTTERY
 from tandem.client.request import have_several_models
-from tandem.client.steps import ask_in_steps, ask_where_needed
+from tandem.client.steps import Said, ask_in_steps, ask_where_needed, next_query
 from tandem.codecs import Codec, RaceLists
 from tandem.codecs.base import ROOT
 from tandem.codecs.votes import read_vote
@@ -31,7 +31,7 @@ from tandem.engine.engine import Engine
 from tandem.engine.privacy import Privacy
 from tandem.engine.shaping import Shaper
 from tandem.engine.tokenizer import Detokenizer, StopRule
-from tandem.events import Event, Source, SourcesEvent, TokenEvent, collect
+from tandem.events import Answer, Event, Source, SourcesEvent, TokenEvent, collect
 from tandem.messages import RetrieveRequest, RetrieveResult
 from tandem.modes import SessionSpec, reference, reference_shaping
 from tandem.protocol.decoding import DecodingTable, Prefill, arrange_rows
@@ -43,6 +43,9 @@ from tandem_lab.simulation.link import Link
 from tandem_lab.simulation.oracle import Documents, can_matter
 from tandem_lab.simulation.virtual import Outcome, VirtualRun
 from tandem_lab.simulation.world import Prefilled
+
+NUM_QUERIES = 3
+"""Of an answer that is always written in steps."""
 
 
 class LocalParty:
@@ -198,13 +201,15 @@ class LocalPair:
         spec = with_engines(replace(spec, session=secrets.randbits(32)), self.engines)
         rule = StopRule.of(spec.eos_token_ids, spec.sampling, self._detokenizer, spec.grammar)
         is_private = self.privacy > 0 and spec.num_documents(Party.DEVICE) > 0
+        is_whole = spec.rules.votes_are_tokens and not spec.rules.needs_drafts
+        codec = RaceLists() if is_whole else self.codec  # what is drawn at once no codec has cut
         self.divergences = []
         readers = {
             party: LocalParty(
                 self.engines[party],
                 self.retrievers[party],
                 Drafter(
-                    spec.rules.codec_of_votes(self.codec),
+                    spec.rules.codec_of_votes(codec),
                     spec.sampling,
                     spec.rules.drawing_rule,
                     spec.vocab_size,
@@ -219,7 +224,7 @@ class LocalPair:
             run = make_run(
                 spec,
                 dict(readers),
-                self.codec,
+                codec,
                 finished=rule.find_reason,
                 link=link,
                 decode_s=decode_s,
@@ -234,13 +239,13 @@ class LocalPair:
                 reader.close()
         return rule.text(outcome.tokens[Party(spec.home)]).strip(), outcome
 
-    def answer_in_steps(self, spec: SessionSpec, *, always: bool) -> tuple[str, Outcome]:
+    def answer_in_steps(self, spec: SessionSpec, *, always: bool, **options: Any) -> tuple[Answer, Outcome]:
         """As `answer`, in steps: always, or where the client would take them. The outcome has the tokens of all queries
-        of the home."""
+        of the home. options: of `answer`."""
         outcomes, tokens = list[Outcome](), list[int]()
 
         async def ask(spec: SessionSpec, notes: tuple[str, ...] = ()) -> AsyncGenerator[Event, None]:
-            text, outcome = self.answer(spec)
+            text, outcome = self.answer(spec, **options)
             outcomes.append(outcome)
             tokens.extend(outcome.tokens[Party(spec.home)])
             hits = self.retrievers[Party.DEVICE].search(spec.search_text, spec.num_documents(Party.DEVICE))
@@ -258,8 +263,8 @@ class LocalPair:
         async def follow() -> list[Event]:
             return [event async for event in (ask_in_steps if always else ask_where_needed)(spec, ask)]
 
-        text = collect(asyncio.run(follow()), spec.seed).text
-        return text, replace(outcomes[-1], tokens={**outcomes[-1].tokens, Party(spec.home): tokens})
+        answer = collect(asyncio.run(follow()), spec.seed)
+        return answer, replace(outcomes[-1], tokens={**outcomes[-1].tokens, Party(spec.home): tokens})
 
     def _spend(self, nats: float) -> bool:
         self.divergences.append(nats)
@@ -326,3 +331,29 @@ def answer_uncompressed(
     finally:
         for model in models.values():
             model.close()
+
+
+def say_in_steps(
+    spec: SessionSpec, engines: Mapping[Party, Engine], retrievers: Mapping[Party, DocumentSearch]
+) -> list[str]:
+    """The texts of all queries of an answer that is always written in steps, as `answer_uncompressed`, in order."""
+    detokenizer = Detokenizer(engines[Party.DEVICE].tokenizer_json)
+    said = list[Said]()
+
+    def plan(tokens: Sequence[list[int]]) -> Callable[[], list[int]] | None:
+        if len(tokens) == NUM_QUERIES:
+            return None
+        step = next_query(spec, said)
+        rule = StopRule.of(step.spec.eos_token_ids, step.spec.sampling, detokenizer, step.spec.grammar)
+        hits = retrievers[Party.DEVICE].search(step.spec.search_text, step.spec.num_documents(Party.DEVICE))
+
+        def ask() -> list[int]:
+            answer = answer_uncompressed(step.spec, engines, retrievers)
+            passages = tuple(hit.document.page_content for hit in hits)
+            said.append(Said(text=rule.text(answer).strip(), passages=passages))
+            return answer
+
+        return ask
+
+    reference.in_steps(plan)
+    return [each.text for each in said]

@@ -256,7 +256,8 @@ class _Asking:
         if method.steps == "never":
             text, outcome = pair.answer(spec)
         else:
-            text, outcome = pair.answer_in_steps(spec, always=method.steps == "always")
+            answer, outcome = pair.answer_in_steps(spec, always=method.steps == "always")
+            text = answer.text
         return Answer(text, len(outcome.tokens[Party(spec.home)]), time.process_time() - started_s)
 
     def _answer_alone(self, spec: SessionSpec, method: Method, counts: Counts) -> Answer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
@@ -15,7 +15,6 @@ from tandem import Config, Tandem
 from tandem.client import steps
 from tandem.client.request import build_spec
 from tandem.client.steps import Said, named_cases, need_steps, next_query
-from tandem.engine.tokenizer import Detokenizer, StopRule
 from tandem.errors import QueryError
 from tandem.events import (
     DoneEvent,
@@ -26,10 +25,10 @@ from tandem.events import (
     TokenEvent,
     collect,
 )
-from tandem.modes import SessionSpec, reference
-from tandem.topology import PARTIES, Party
+from tandem.modes import SessionSpec
+from tandem.topology import PARTIES
 from tandem_lab.bundled import read_bundled_questions
-from tandem_lab.quality.local import LocalPair, answer_uncompressed
+from tandem_lab.quality.local import LocalPair, say_in_steps
 from tandem_lab.quality.memoized import local_pair
 from tandem_lab.simulation.specs import change_spec
 from tests.token_events import committed
@@ -53,30 +52,6 @@ def spec_of(question: str, **options: Any) -> SessionSpec:
     return change_spec(spec, race_depth=CONFIG.codec.race_depth)
 
 
-def said_by_reference(spec: SessionSpec, pair: LocalPair) -> list[str]:
-    """The text of each query, by loops without drafts."""
-    detokenizer = Detokenizer(pair.engines[Party.DEVICE].tokenizer_json)
-    said = list[Said]()
-
-    def plan(tokens: Sequence[list[int]]) -> Callable[[], list[int]] | None:
-        if len(tokens) == 3:
-            return None
-        step = next_query(spec, said)
-        rule = StopRule.of(step.spec.eos_token_ids, step.spec.sampling, detokenizer, step.spec.grammar)
-        hits = pair.retrievers[Party.DEVICE].search(step.spec.search_text, step.spec.num_documents("device"))
-
-        def ask() -> list[int]:
-            answer = answer_uncompressed(step.spec, pair.engines, pair.retrievers)
-            passages = tuple(hit.document.page_content for hit in hits)
-            said.append(Said(text=rule.text(answer).strip(), passages=passages))
-            return answer
-
-        return ask
-
-    reference.in_steps(plan)
-    return [each.text for each in said]
-
-
 @pytest.mark.parametrize(
     "count", [2, pytest.param(120, marks=pytest.mark.nightly("5 minutes: 120 answers of three queries"))]
 )
@@ -90,7 +65,7 @@ def test_each_query_is_that_of_the_reference(
         question = QUESTIONS[number % len(QUESTIONS)]
         options: dict[str, Any] = {"seed": number, "temperature": float(number % 2)}
         answer = rag.query(question, steps="always", max_new_tokens=12, **options)
-        listed, known, text = said_by_reference(spec_of(question, **options), pair)
+        listed, known, text = say_in_steps(spec_of(question, **options), pair.engines, pair.retrievers)
         assert [step.party for step in answer.steps] == ["cloud", "device"]
         assert answer.steps[0].text == "; ".join(steps.read_cases(listed))
         assert (answer.steps[1].text, answer.text) == (known.removeprefix("Our notes say:").strip(), text)
