@@ -24,8 +24,8 @@ PLUGINS = "plugins"
 LIMITS = {
     "lines of the core": 29930,
     "lines of the product": 45830,
-    "lines of the tests": 44110,
-    "lines of the laboratory": 14930,
+    "lines of the tests": 44240,
+    "lines of the laboratory": 15210,
     "lines of the benchmarks": 6240,
     "modules of the core": 113,
     "commands": 14,
