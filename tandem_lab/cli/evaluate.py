@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 DEFAULT_METHODS = "none,rag,rag-each,rag-right,static,evidence"
 MAX_NEW_TOKENS = 48
+COMPARED = "rag,rag-right,static,evidence,pced,nbce,delta,steps"
 HELD_OUT = "held-out"
 MAX_DOCUMENTS = 1000
 
@@ -42,8 +43,9 @@ Questions = Annotated[
     str | None,
     typer.Argument(
         metavar="QUESTIONS",
-        help='household, bridges (each needs a note and a page) or jsonl: {"question": ..., "answers": [...]} per line '
-        "(default: household; with a bundled model its own)",
+        help='household, bridges (each needs a note and a page), jsonl: {"question": ..., "answers": [...]} per line, '
+        "or json in SQuAD's form, whose paragraphs are dealt to both parties (default: household; with a bundled model "
+        "its own)",
         show_default=False,
     ),
 ]
@@ -85,6 +87,9 @@ Methods = Annotated[
         show_default=False,
     ),
 ]
+Compare = Annotated[
+    bool, typer.Option("--compare", help=f"what the field has: the methods {COMPARED}", show_default=False)
+]
 Out = Annotated[str | None, typer.Option(metavar="DIR", help="write result.json, table.txt and predictions")]
 
 
@@ -95,6 +100,7 @@ def evaluate(
     limit: Limit = None,
     counts: NumDocuments = None,
     methods: Methods = None,
+    compare: Compare = False,
     passages: Passages = None,
     max_new_tokens: MaxNewTokens = None,
     out: Out = None,
@@ -107,18 +113,30 @@ def evaluate(
     from tandem_lab.quality.document_sets import Counts
     from tandem_lab.quality.methods import select_methods
     from tandem_lab.quality.qa import check_sources, evaluate_questions
-    from tandem_lab.quality.questions import SETS, read_questions, read_set, select_split, with_documents
+    from tandem_lab.quality.questions import (
+        SETS,
+        read_questions,
+        read_set,
+        select_split,
+        shuffle,
+        with_documents,
+    )
     from tandem_lab.quality.setup import load
+    from tandem_lab.quality.squad import read_squad
 
     log = StageLog(is_quiet=as_json)
     config = _limit_answers(settings.load(log), max_new_tokens)
     if questions is None and all(config.party(party).index == "household" for party in PARTIES):
         questions = "household"
-    methods_ = select_methods(methods or DEFAULT_METHODS)
+    methods_ = select_methods(methods or (COMPARED if compare else DEFAULT_METHODS))
     folder = _check_folder(out)
     if questions in SETS:
         config = with_documents(config, questions)
         asked = read_set(questions, split or HELD_OUT)[:limit]
+    elif questions is not None and questions.endswith(".json"):
+        name, entries = read_squad(Path(questions))
+        config = with_documents(config, name)
+        asked = shuffle(select_split(entries, split or HELD_OUT))[:limit]
     else:
         entries = read_questions(QUESTIONS if questions is None else Path(questions))
         asked = select_split(entries, split or "all")[:limit]

@@ -264,7 +264,9 @@ class LocalPair:
             return [event async for event in (ask_in_steps if always else ask_where_needed)(spec, ask)]
 
         answer = collect(asyncio.run(follow()), spec.seed)
-        return answer, replace(outcomes[-1], tokens={**outcomes[-1].tokens, Party(spec.home): tokens})
+        num_bytes = sum(outcome.num_bytes for outcome in outcomes)
+        last = outcomes[-1]
+        return answer, replace(last, tokens={**last.tokens, Party(spec.home): tokens}, num_bytes=num_bytes)
 
     def _spend(self, nats: float) -> bool:
         self.divergences.append(nats)

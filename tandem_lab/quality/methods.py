@@ -32,6 +32,7 @@ class Method:
     steps: Literal["never", "auto", "always"] = (
         "never"  # of output aggregation: whether it is written in steps
     )
+    rule: str = ""  # of output aggregation: one of `rules.RULES` in the place of Tandem's
 
 
 METHODS: dict[str, Method] = {
@@ -46,6 +47,9 @@ METHODS: dict[str, Method] = {
     "cloud": Method("output aggregation, cloud alone", (Party.CLOUD,)),
     "static": Method("static weights", PARTIES, weights="static"),
     "evidence": Method("Tandem, evidence weights", PARTIES),
+    "pced": Method("PCED, the best expert's token", PARTIES, rule="pced"),
+    "nbce": Method("NBCE, the surest row", PARTIES, rule="nbce"),
+    "delta": Method("the cloud's model, steered by notes", PARTIES, rule="delta"),
     "auto": Method("Tandem, steps where needed", PARTIES, steps="auto"),
     "steps": Method("Tandem, in steps", PARTIES, steps="always"),
     "joined": Method("Tandem, one row a party", PARTIES, layout="joined"),

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
 
+import numpy as np
+
 from tandem.client.request import spec_of
 from tandem.codecs import Codec
 from tandem.config.schema import Config
@@ -31,6 +33,7 @@ from tandem_lab.quality.local import LocalPair
 from tandem_lab.quality.methods import NUM_PASSAGES, Method
 from tandem_lab.quality.questions import Question, contains_answer, exact_match, f1
 from tandem_lab.quality.result import Result, Row, Share
+from tandem_lab.quality.rules import RULES, Choose, PartyRows, log_rows
 from tandem_lab.quality.setup import Parties
 
 Progress = Callable[[int, int], object]
@@ -61,6 +64,7 @@ class Answer(NamedTuple):
     text: str
     num_tokens: int = 0
     seconds: float = 0.0  # of processor time, both sides together
+    num_bytes: int = 0  # that crossed the link
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +77,7 @@ class Prediction:
     given: str
     num_tokens: int = 0
     seconds: float = 0.0  # of processor time
+    num_bytes: int = 0
 
     @property
     def is_right(self) -> bool:
@@ -101,6 +106,7 @@ class Prediction:
             "f1": f1(self.given, self.question.answers),
             "tokens": self.num_tokens,
             "seconds": round(self.seconds, 4),
+            "bytes": self.num_bytes,
         }
 
 
@@ -188,6 +194,7 @@ def predictions(
                     given=answer.text,
                     num_tokens=answer.num_tokens,
                     seconds=answer.seconds,
+                    num_bytes=answer.num_bytes,
                 )
             )
     return answered
@@ -236,6 +243,8 @@ class _Asking:
         """By one method."""
         if method.is_context:
             return self._answer_alone(spec, method, counts)
+        if method.rule:
+            return self._answer_by_rule(spec, method, counts)
         used = {party: counts.of(party) if party in method.parties else 0 for party in PARTIES}
         is_alone = (
             method.parties == PARTIES and not counts.cloud and len(set(self._parties.engines.values())) == 1
@@ -258,7 +267,18 @@ class _Asking:
         else:
             answer, outcome = pair.answer_in_steps(spec, always=method.steps == "always")
             text = answer.text
-        return Answer(text, len(outcome.tokens[Party(spec.home)]), time.process_time() - started_s)
+        num_tokens = len(outcome.tokens[Party(spec.home)])
+        return Answer(text, num_tokens, time.process_time() - started_s, outcome.num_bytes)
+
+    def _answer_by_rule(self, spec: SessionSpec, method: Method, counts: Counts) -> Answer:
+        """By a rule of one token."""
+        scores = self._found.scores()
+        texts, relevance = dict[Party, list[str]](), dict[Party, list[float]]()
+        for party in method.parties:
+            if documents := self._found.documents(party, counts):
+                texts[party] = [self._found.texts[place] for place in documents]
+                relevance[party] = [scores[place] for place in documents]
+        return answer_by_rule(self._parties.engines, spec, RULES[method.rule], texts, relevance, self._notes)
 
     def _answer_alone(self, spec: SessionSpec, method: Method, counts: Counts) -> Answer:
         """From one prompt; the same one is asked once."""
@@ -298,6 +318,42 @@ def answer_alone(engine: Engine, codec: Codec, spec: SessionSpec, document: str,
     return Answer(rule.text(tokens).strip(), len(tokens), time.process_time() - started_s)
 
 
+def answer_by_rule(
+    engines: Mapping[Party, Engine],
+    spec: SessionSpec,
+    choose: Choose,
+    texts: Mapping[Party, Sequence[str]],
+    relevance: Mapping[Party, Sequence[float]],
+    notes: Notes,
+) -> Answer:
+    """The answer of rows of documents and one without any at each party, by a rule of one token.
+
+    texts, relevance: of the documents of each party that has some. notes: counts documents that did not fit.
+    """
+    started_s, first, tokens = time.process_time(), dict[Party, PartyRows](), list[int]()
+    rule = StopRule.of(spec.eos_token_ids, spec.sampling, Detokenizer(engines[Party.DEVICE].tokenizer_json))
+    kept = dict[Party, list[float]]()
+    try:
+        for party, documents in texts.items():
+            opened = engines[party].open(
+                f"rule/{party}", spec.query, [*documents, ""], spec.sampling.max_new_tokens
+            )
+            notes.add(opened)
+            kept[party] = [relevance[party][place] for place in opened.documents if place < len(documents)]
+        while rule.find_reason(tokens) is None:
+            rows = {}
+            for party in texts:
+                logits = np.asarray(engines[party].next_logits(f"rule/{party}", tokens))[:, : spec.vocab_size]
+                *documents_, bare = log_rows(logits)
+                rows[party] = PartyRows(np.asarray(documents_), bare, kept[party])
+            first = first or rows
+            tokens.append(choose(rows, first))
+    finally:
+        for party in texts:
+            engines[party].close(f"rule/{party}")
+    return Answer(rule.text(tokens).strip(), len(tokens), time.process_time() - started_s)
+
+
 def _row(method: Method, name: str, counts: Counts, answers: Sequence[Prediction]) -> Row:
     """One method's answers with so many documents."""
     return Row(
@@ -311,6 +367,7 @@ def _row(method: Method, name: str, counts: Counts, answers: Sequence[Prediction
         by_language=_share_by([(one.question.language, one.is_right) for one in answers]),
         seconds=mean([one.seconds for one in answers]),
         num_tokens=mean([one.num_tokens for one in answers]),
+        num_bytes=mean([one.num_bytes for one in answers]),
     )
 
 

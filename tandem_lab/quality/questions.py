@@ -58,7 +58,11 @@ def read_household(split: str) -> list[Question]:
 
 def read_set(name: str, split: str) -> list[Question]:
     """Those of a set in one of SPLITS, shuffled alike each time: the first few tell something of every kind."""
-    questions = select_split(read_questions(SETS[name]), split)
+    return shuffle(select_split(read_questions(SETS[name]), split))
+
+
+def shuffle(questions: Sequence[Question]) -> list[Question]:
+    """Questions with numbered ids in an order that is always the same: the first few tell something of every kind."""
     return sorted(questions, key=lambda question: int(question.id.rpartition("-")[2]) * 37 % 101)
 
 
@@ -77,7 +81,8 @@ def with_documents(config: Config, name: str) -> Config:
 
     From then on settings know the documents by this name.
     """
-    CORPORA.setdefault(name, SETS[name].with_suffix(""))
+    if name in SETS:
+        CORPORA.setdefault(name, SETS[name].with_suffix(""))
     device, cloud = (
         replace(party, index=name) if party.has_given_documents else party
         for party in (config.device, config.cloud)

@@ -41,6 +41,7 @@ class Row:
     by_language: Mapping[str, Share]  # right
     seconds: float  # of processor time per question
     num_tokens: float  # of an answer
+    num_bytes: float  # that cross the link for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +81,8 @@ def _cells(row: Row) -> dict[str, str]:
     cells["F1"] = f"{row.f1:.3f}"
     for name, share in {**row.by_needs, **row.by_language}.items():
         cells[f"{name} ({share.count})"] = f"{share.value:.1%}"
-    return cells | {"CPU s": f"{row.seconds:.2f}", "tokens": f"{row.num_tokens:.1f}"}
+    cells |= {"CPU s": f"{row.seconds:.2f}", "tokens": f"{row.num_tokens:.1f}"}
+    return cells | {"bytes": f"{row.num_bytes:.0f}"}
 
 
 def _brackets(interval: Interval) -> str:

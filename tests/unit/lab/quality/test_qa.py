@@ -93,6 +93,25 @@ def test_plain_rag_reads_the_passages_of_both_parties_in_one_prompt(household: P
     assert len(result.comparisons) == 2 * 6
 
 
+def test_rules_of_one_token_read_a_row_per_document_and_one_without(household: Parties) -> None:
+    question = next(each for each in read_household("tune") if each.needs == "both")
+    config = Config.load(None, ["sampling.max_new_tokens=2"])
+    methods = select_methods("pced,nbce,delta")
+    result = evaluate_questions(household, [question], methods, [Counts(2, 1)], config)
+    engine: Any = household.engines[Party.DEVICE]
+    opened = [(session, documents) for session, documents, _ in engine.opened if session != "read"]
+    hits = [
+        (each, household.retrievers[each].search(question.text, 2 - (each == "cloud"))) for each in PARTIES
+    ]
+    wanted = [(f"rule/{party}", [*(hit.document.page_content for hit in found), ""]) for party, found in hits]
+    assert opened == wanted * 3
+    assert [(row.method, row.num_tokens, row.num_bytes) for row in result.rows] == [
+        ("pced", 2, 0),
+        ("nbce", 2, 0),
+        ("delta", 2, 0),
+    ]
+
+
 def test_notes_alone_are_asked_without_a_cloud(household: Parties) -> None:
     """No method reads its pages or lets its bare vote count; a source that names no party is the device's."""
     question = next(each for each in read_household("tune") if each.needs == "device")
