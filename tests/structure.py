@@ -22,8 +22,8 @@ PACKAGE, LAB = ROOT / "tandem", ROOT / "tandem_lab"
 PLUGINS = "plugins"
 """The package whose folders hang on the core."""
 LIMITS = {
-    "lines of the core": 29930,
-    "lines of the product": 45830,
+    "lines of the core": 29945,
+    "lines of the product": 45850,
     "lines of the tests": 44240,
     "lines of the laboratory": 15210,
     "lines of the benchmarks": 6240,
