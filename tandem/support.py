@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain, compress
+from itertools import accumulate, chain, compress, groupby
 from typing import Protocol
 
 from tandem.citations import SENTENCE_END, HasCitation, Span, find_spans
@@ -26,10 +26,10 @@ SMALL_WORDS: Mapping[str, frozenset[str]] = {
         "en": """
             the a an of in on at to for and or is are was were be been do does did what which who whom whose when
             where why how much many our my your his her its their it he she they we you with from by as has have had
-            not no this that there will would can could should than then us me him them one two if into up out about
-            over under after before name called like love want need go goes get take give make keep kept eat come
-            find say tell know use see look put let work start begin end happen stand lie live hold held pay bring
-            leave left belong got taken given made came found said told knew used seen
+            not no this that there will would may might must can could should than then us me him them one two if
+            into up out about over under after before name called like love want need go goes get take give make
+            keep kept eat come find say tell know use see look put let work start begin end happen stand lie live
+            hold held pay bring leave left belong done got taken given made came found said told knew used seen
         """,
         "de": """
             der die das den dem des ein eine einen einem einer eines und oder ist sind war waren wird werden wurde
@@ -114,8 +114,8 @@ def judge(question: str, tokens: Sequence[HasCitation], sources: Sequence[HasPas
         return None
     text = "".join(token.text for token in tokens).strip()
     spans = [span for span in find_spans(tokens) if span.document < len(passages)]
-    cited = " ".join(passages[place] for place in dict.fromkeys(span.document for span in spans))
-    asked, in_cited = parts_of(question), parts_of(cited)
+    cited = [passages[place] for place in dict.fromkeys(span.document for span in spans)]
+    asked, in_cited = parts_of(question), parts_of(" ".join(cited))
     in_passages = {span.document: parts_of(passages[span.document]) for span in spans}
     num_new, num_missing, marked = 0, 0, dict[str, None]()
     is_said = dict.fromkeys(spans, True)
@@ -131,8 +131,9 @@ def judge(question: str, tokens: Sequence[HasCitation], sources: Sequence[HasPas
     by_step: list[bool | None] = [None] * len(tokens)
     for said, steps in zip(is_said.values(), _steps_of(spans, tokens), strict=True):
         by_step[steps.start : steps.stop] = [said] * len(steps)
-    share = covered_share(question, cited)
-    is_supported = None if share is None else share > LEAST_COVERED
+    shares = [covered_share(question, text) for text in cited]
+    told = " ".join(text for text, share in zip(cited, shares, strict=True) if share is not None)
+    is_supported = None if cited and not told else (covered_share(question, told) or 0.0) > LEAST_COVERED
     if not spans or (num_new and num_missing == num_new):
         is_supported = False
     return Support(is_supported=is_supported, missing=tuple(marked), tokens=tuple(by_step))
@@ -168,7 +169,7 @@ def _begins(start: int, text: str, begins: Sequence[int]) -> bool:
 
 def covered_share(question: str, text: str) -> float | None:
     """How much of what a question asks about stands in a text, by the beginnings of words, so that their endings may
-    differ; None where the two are in different languages."""
+    differ. The words of a name are one thing. None where the two are in different languages."""
     from tandem.retrieval.words import parts_of
 
     language, other = find_language(question), find_language(text)
@@ -177,10 +178,13 @@ def covered_share(question: str, text: str) -> float | None:
     small = parts_of(
         " ".join(chain.from_iterable(SMALL_WORDS.values()) if language is None else SMALL_WORDS[language])
     )
-    asked = {_beginning(word) for word in parts_of(question) if len(word) > 1 and word not in small}
+    runs = groupby(question.split(), key=lambda word: word[0].isupper())
+    things = chain.from_iterable([" ".join(run)] if is_name else run for is_name, run in runs)
+    asked = {frozenset(word for word in parts_of(thing) - small if len(word) > 1) for thing in things}
+    beginnings = [tuple(map(_beginning, words)) for words in asked if words]
     there = parts_of(text)
-    found = [begin for begin in asked if any(word.startswith(begin) for word in there)]
-    return len(found) / len(asked) if asked else 1.0
+    found = [each for each in beginnings if any(word.startswith(each) for word in there)]
+    return len(found) / len(beginnings) if beginnings else 1.0
 
 
 def find_language(text: str) -> str | None:

@@ -112,6 +112,12 @@ def test_words_are_compared_by_their_beginnings_in_one_language() -> None:
     ]  # fmt: skip
 
 
+def test_a_name_is_one_thing_that_is_asked_about() -> None:
+    """Else two words of a name outweigh the one that matters."""
+    assert covered_share("Which dentist does Piet Lagerholm go to?", "Piet Lagerholm builds boats.") == 0.5
+    assert covered_share("Wie heißt der Hund von Frauke Dietz?", "Der Meister ist Frauke Dietz.") == 0.5
+
+
 def test_what_is_plainly_not_in_english() -> None:
     german = "Der Hund ist im Garten und die Katze auf dem Dach."
     foreign = [
