@@ -176,9 +176,9 @@ class DecoderActor(SiteActor):
         }
         return self.description
 
-    async def tokenizer_json(self) -> str:
-        """The tokenizer for clients, which count tokens."""
-        return self.engine.tokenizer_json
+    async def count_tokens(self, texts: list[str]) -> int:
+        """Tokens of these texts, for clients; a tokenizer of their own would take 150 MB."""
+        return await asyncio.to_thread(self.engine.count_tokens, texts)
 
     async def detokenizer(self) -> Detokenizer:
         """A detokenizer for the draft queue, which has no model."""

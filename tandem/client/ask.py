@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -26,8 +25,6 @@ from tandem.events import (
 from tandem.support import Support, judge
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-
     from tandem.modes import SessionSpec
     from tandem.sites.port import SitePort
 
@@ -56,7 +53,6 @@ class Asker:
         self._described = described
         self._sites = sites
         self._explain_loss = explain_loss
-        self._tokenizer: Tokenizer | None = None
 
     async def ask(
         self, spec: SessionSpec, limit_s: float, *, at_once: bool, notes: tuple[str, ...] = ()
@@ -99,18 +95,11 @@ class Asker:
 
     async def count_tokens(self, texts: Sequence[str]) -> int:
         """Tokens of these texts, as the model of the first party here counts them. Raises QueryError."""
-        if self._tokenizer is None:
-            from tokenizers import Tokenizer
-
-            site = next(iter(self._sites.values()))
-            try:
-                self._tokenizer = Tokenizer.from_str(await site.call("decoder", "tokenizer_json"))
-            except CallError as error:
-                raise QueryError(
-                    await asyncio.to_thread(self._explain_loss, error), code=error.code
-                ) from None
-        encode = partial(self._tokenizer.encode_batch_fast, list(texts), add_special_tokens=False)
-        return sum(len(encoding) for encoding in await asyncio.to_thread(encode))
+        site = next(iter(self._sites.values()))
+        try:
+            return int(await site.call("decoder", "count_tokens", list(texts)))
+        except CallError as error:
+            raise QueryError(await asyncio.to_thread(self._explain_loss, error), code=error.code) from None
 
     async def fit(self, spec: SessionSpec) -> SessionSpec:
         """The spec with an answer that fits every model's context, so that all parties end it at the same token.

@@ -94,6 +94,11 @@ class Engine:
         """The tokenizer for other processes; megabytes."""
         return self._tokenizer.to_str()
 
+    def count_tokens(self, texts: list[str]) -> int:
+        """Tokens of all these texts, without special ones. Does not wait for a pass that is running."""
+        encoded = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        return sum(map(len, encoded))
+
     @property
     def context_length(self) -> int | None:
         """Positions that a row may have; None: there is no limit."""

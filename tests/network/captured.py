@@ -59,7 +59,7 @@ def main(name: str, folder: str) -> None:
         found["control_leaks"] = leaks(lab, tandem, [*pieces, *PUBLIC])
         found["ports"] = ports(lab)
         handles = find_party(Party.DEVICE, tandem.config)
-        found["tokenizer"] = ray.get(handles["decoder"].start("tokenizer_json"))
+        found["tokenizer"] = ray.get(handles["decoder"].start("detokenizer"))._tokenizer.to_str()
         found["vocab_size"] = tandem.described[Party.DEVICE]["vocab_size"]
     (out / "results.json").write_text(json.dumps(found), "utf-8")
 

@@ -135,10 +135,10 @@ async def test_a_party_that_has_lost_an_actor_is_found_again() -> None:
     site = RaySite(old, find)
     assert await site.embed(["a"]) == [[0.5]]
     with pytest.raises(CallError):
-        await site.call("decoder", "tokenizer_json")
+        await site.call("decoder", "describe")
     with pytest.raises(CallError, match=r"^It is being started\.$"):
         await site.embed(["a"])
-    assert (await site.call("decoder", "tokenizer_json"), await site.embed(["a"])) == ("{}", [[1.0]])
+    assert (await site.call("decoder", "describe"), await site.embed(["a"])) == ("{}", [[1.0]])
     assert not outcomes
 
 
