@@ -147,7 +147,7 @@ class QuerySpec:
         default_factory=dict, hash=False
     )
     eos_token_ids: Annotated[tuple[Token, ...], wire("n", max_length=MAX_ENDS)] = ()
-    vocab_size: Annotated[int, wire("o", ge=1, le=MAX_VOCAB)] = MAX_VOCAB  # of the models' common tokenizer
+    vocab_size: Annotated[int, wire("o", ge=1, le=MAX_VOCAB)] = 1 << 18  # of the models' common tokenizer
     # of offline profiles; empty: there is none
     device_decode_line: Annotated[tuple[Number, ...], wire("p", max_length=MAX_LINE)] = ()
     cloud_decode_line: Annotated[tuple[Number, ...], wire("q", max_length=MAX_LINE)] = ()
