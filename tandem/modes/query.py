@@ -179,6 +179,8 @@ class QuerySpec:
     # that the answer follows: JSON, {one of GRAMMARS: itself}; empty: none
     grammar: Annotated[str, wire("kk", max_length=MAX_GRAMMAR)] = ""
     search: Annotated[str, wire("ll")] = ""  # finds documents instead of the query; empty: the query does
+    # of the list that the answer's pieces are numbers of (`engine.pieces`); empty: it is of the models' tokens
+    pieces: Annotated[Word, wire("mm")] = ""
 
     @property
     def frame(self) -> Frame:
