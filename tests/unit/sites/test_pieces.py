@@ -1,4 +1,4 @@
-"""Parties with different vocabularies: answers of pieces are those of the loop without drafts."""
+"""Parties with different vocabularies: answers of pieces are those of the loop without drafts, here and over a link."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ import pytest
 
 from tandem import Config, Tandem
 from tandem.client.request import build_spec, spec_of
-from tandem.errors import QueryError
+from tandem.errors import ProtocolError, QueryError
 from tandem.events import ProvisionalEvent, TokenEvent
+from tandem.joining.handshakes import describe_publicly
 from tandem.plugins.embedders import Embedder
 from tandem.plugins.setup.status import summary_lines
 from tandem.retrieval.retriever import build_given_index
+from tandem.sites import host
+from tandem.sites.host import Address, served
 from tandem_lab.quality.local import LocalPair, answer_uncompressed
 from tandem_lab.quality.memoized import local_pair
 from tandem_lab.quality.workers import LocalWorkers
@@ -152,3 +155,60 @@ def test_the_status_says_so(inline: Tandem) -> None:
     lines = list(summary_lines(inline.status()))
     assert lines[1].startswith("answers  of ")
     assert " pieces of " in lines[1]
+
+
+# ---- over a join link ----------------------------------------------------------------------------------------
+
+
+def test_a_device_joins_a_cloud_of_another_vocabulary(
+    config: Config, pair: LocalPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Vocabularies cross once. Answers are the same."""
+    monkeypatch.setattr(host, "cache_folder", lambda: tmp_path / "cache")
+    with served(config, Address("127.0.0.1", 0), tmp_path / "keys") as cloud:
+        link = str(cloud.link_for("phone"))
+        for start in range(2):
+            with Tandem.join(link, config) as phone:
+                for options in ASKED[1:4:2]:
+                    answer = phone.query(QUESTION, seed=start, **OPTIONS, **options)
+                    assert list(answer.token_ids) == wanted(config, pair, start, **options)
+            kept = [list((tmp_path / name / "vocabularies").iterdir()) for name in ("cache", "keys")]
+            assert list(map(len, kept)) == [1, 1]
+
+
+def test_a_question_from_before_the_exchange_is_refused_by_the_cloud(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tokens are not the cloud's."""
+    monkeypatch.setattr(host, "cache_folder", lambda: tmp_path / "cache")
+    with (
+        served(config, Address("127.0.0.1", 0), tmp_path / "keys") as cloud,
+        Tandem.join(str(cloud.link_for("phone")), config) as phone,
+    ):
+        for party in ("device", "cloud"):
+            phone.described[party]["pieces"] = ""
+        with pytest.raises(
+            QueryError, match="before device and cloud knew each other's vocabulary; ask again"
+        ):
+            phone.query(QUESTION, seed=1, **OPTIONS)
+
+
+def test_a_cloud_that_cannot_answer_in_pieces_is_refused(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An older one, or one whose tokenizer changes texts."""
+    monkeypatch.setattr(
+        host, "describe_publicly", lambda about: describe_publicly({**about, "pieces_digest": ""})
+    )
+    fails = Config.load(
+        None,
+        [
+            f"device.model={config.device.model}",
+            f"cloud.model={config.cloud.model}",
+            "link.on_peer_loss=fail",
+        ],
+    )
+    with served(fails, Address("127.0.0.1", 0), tmp_path / "keys") as cloud:
+        link = str(cloud.link_for("phone"))
+        with pytest.raises(ProtocolError, match="must have the same vocabulary"):
+            Tandem.join(link, fails)
