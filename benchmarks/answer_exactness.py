@@ -3,9 +3,10 @@
 Modes dual, speculative and federated, with two parties or two and four owners, each in one process and as Ray actors,
 the first two also as a device that has joined a served cloud by a link, and dual once more in the simulator over a
 virtual link of 100 ms. Dual also in steps, of which every query is compared. The parties may have different engines
-(`--engines llama torch`) and different models of one vocabulary (`--models small.gguf large.gguf`). Question, seed,
-temperature, draft rule, placement, pacing and longest proposal are drawn at random. What an answer must be is computed
-from the same models and documents by `tandem.modes.reference`, which knows nothing of drafts, proposals or a link.
+(`--engines llama torch`) and different models (`--models small.gguf large.gguf`), of one vocabulary or not. Question,
+seed, temperature, draft rule, placement, pacing and longest proposal are drawn at random. What an answer must be is
+computed from the same models and documents by `tandem.modes.reference`, which knows nothing of drafts, proposals or a
+link.
 
 Prediction: 0 wrong tokens, whatever is drawn. How many answers another seed would have changed is counted, too: what is
 certain of itself would be right without any protocol.

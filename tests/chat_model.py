@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tokenizers import Tokenizer
+
 from tandem.corpora import BUNDLED
 from tests.unit.engine.builders import byte_level
 
@@ -29,19 +31,28 @@ SIZES = {
 }
 
 
-def build(folder: Path, *, family: str = "qwen2", seed: int = 0, chat_template: str | None = CHATML) -> Path:
+def build(
+    folder: Path,
+    *,
+    family: str = "qwen2",
+    seed: int = 0,
+    chat_template: str | None = CHATML,
+    own: Tokenizer | None = None,
+    end: str = SPECIAL[0],
+) -> Path:
     """Write model and tokenizer into a folder, and return it.
 
-    All models have one vocabulary. chat_template: None: a base model, with no template of its own.
+    All models have one vocabulary. chat_template: None: a base model, with no template of its own. own: another
+    tokenizer, whose answers end with `end`.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
     texts = [path.read_text("utf-8") for path in sorted(BUNDLED.rglob("*.md"))]
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=byte_level(*SPECIAL, texts=texts, vocab_size=1024),
-        eos_token=SPECIAL[0],
-        pad_token=SPECIAL[0],
+        tokenizer_object=own or byte_level(*SPECIAL, texts=texts, vocab_size=1024),
+        eos_token=end,
+        pad_token=end,
     )
     if chat_template is not None:
         tokenizer.chat_template = chat_template

@@ -22,12 +22,12 @@ PACKAGE, LAB = ROOT / "tandem", ROOT / "tandem_lab"
 PLUGINS = "plugins"
 """The package whose folders hang on the core."""
 LIMITS = {
-    "lines of the core": 29945,
-    "lines of the product": 45850,
-    "lines of the tests": 44240,
-    "lines of the laboratory": 15210,
+    "lines of the core": 30790,
+    "lines of the product": 46745,
+    "lines of the tests": 45215,
+    "lines of the laboratory": 15280,
     "lines of the benchmarks": 6240,
-    "modules of the core": 113,
+    "modules of the core": 114,
     "commands": 14,
     "settings": 61,
     "class names that exist twice": 3,

@@ -40,6 +40,7 @@ _log = logging.getLogger("tandem")
 if TYPE_CHECKING:
     from tandem.engine.drafter import Drafter
     from tandem.engine.engine import Engine
+    from tandem.engine.pieces import Passes, PieceLists, PieceReader, Reading, TextTokens
     from tandem.engine.port import Logits
     from tandem.engine.privacy import Privacy
     from tandem.engine.prompt import Prompt
@@ -125,6 +126,8 @@ class DecoderActor(SiteActor):
         self._loaded: Engine | None = None
         self._drafters: dict[int, Drafter] = {}  # by session: the state of the codec
         self._ended: list[int] = []  # sessions to free in the engine
+        self._readers: dict[str, PieceReader] = {}  # by list of pieces
+        self._readings: dict[int, Reading] = {}  # by session, of those whose answers are of pieces
         self._kv_notes: list[str] = []  # for the next answer: about the store of caches, or the budget
         self.grammars = Grammars(self.wake.set, self.fail)
 
@@ -176,6 +179,33 @@ class DecoderActor(SiteActor):
         }
         return self.description
 
+    @cached_property
+    def _lists(self) -> PieceLists:
+        from tandem.engine.pieces import PieceLists
+
+        return PieceLists()
+
+    @cached_property
+    def _vocabulary(self) -> TextTokens:
+        from tandem.engine.pieces import TextTokens
+
+        return TextTokens(self.engine, self.config.party(self.party).model)
+
+    async def vocabulary(self) -> bytes:
+        """This party's vocabulary, for those that have another one. Raises GenerationError."""
+        return await self.in_thread(lambda: self._vocabulary.packed)
+
+    async def share(self, vocabularies: dict[str, bytes]) -> dict[str, Any]:
+        """Have a list of the pieces of these parties' vocabularies; returns what is added to the description."""
+        pieces = await self.in_thread(lambda: self._lists.add(vocabularies))
+        added = {"pieces": pieces.fingerprint, "num_pieces": pieces.size, "vocabularies": pieces.describe()}
+        self.description |= added
+        return added
+
+    async def shared(self) -> list[dict[str, bytes]]:
+        """What `share` was given, for actors that are replaced."""
+        return self._lists.vocabularies
+
     async def count_tokens(self, texts: list[str]) -> int:
         """Tokens of these texts, for clients; a tokenizer of their own would take 150 MB."""
         return await asyncio.to_thread(self.engine.count_tokens, texts)
@@ -186,11 +216,14 @@ class DecoderActor(SiteActor):
 
     async def answer_room(self, spec: str, context: int) -> int:
         """Tokens that the answer to a question may have in a context of so many tokens. spec: as JSON."""
+        from tandem.engine.pieces import TOKENS_PER_PIECE
+
         asked = SessionSpec.from_json(spec)
         # in a thread: a long question holds up no other query's messages
-        return await asyncio.to_thread(
+        room = await asyncio.to_thread(
             self.engine.answer_room, asked.query, asked.history, asked.frame, context
         )
+        return max(1, room // TOKENS_PER_PIECE) if asked.pieces else room
 
     async def forget_sessions(self) -> None:
         """Forget all sessions, in the engine, too."""
@@ -213,7 +246,8 @@ class DecoderActor(SiteActor):
             spec = self.table.sessions[message.session].spec
             spec.check_weights(self.party, self.description["weights_fingerprint"])
             if spec.grammar and message.session not in self.grammars.open:
-                grammar = self.engine.follow(spec.grammar, spec.vocab_size, spec.eos_token_ids)
+                follower = self._lists.find(spec.pieces) or self.engine
+                grammar = follower.follow(spec.grammar, spec.vocab_size, spec.eos_token_ids)
                 self.grammars.begin(message.session, grammar)
         elif isinstance(message, End):
             self._end(message.session)
@@ -308,7 +342,9 @@ class DecoderActor(SiteActor):
     ) -> list[list[Step] | Exception | None]:
         """Compute the drafts or votes of each job; None where it was abandoned, or is planned again for its grammar."""
         drafts = await self.in_thread(
-            lambda: compute_drafts(self.engine, self._drafter, jobs, sessions, self.grammars.open)
+            lambda: compute_drafts(
+                self.engine, self._drafter, jobs, sessions, self.grammars.open, self._readings
+            )
         )
         self.num_passes += 1
         for job, draft in zip(jobs, drafts, strict=True):
@@ -322,16 +358,36 @@ class DecoderActor(SiteActor):
 
     def open_prompt(self, job: Prefill) -> Prompt:
         """Open the session in the engine, with the documents of the job as its rows."""
-        return self.engine.open(
+        from tandem.engine.pieces import TOKENS_PER_PIECE, Reading
+
+        reader = self._reader(self.table.sessions[job.session].spec)
+        prompt = self.engine.open(
             str(job.session),
             job.query,
             job.documents,
-            job.max_new_tokens,
+            job.max_new_tokens * (1 if reader is None else TOKENS_PER_PIECE),
             history=job.history,
             num_stored=job.num_stored,
             scores_question=job.scores_question,
             frame=job.frame,
         )
+        if reader is not None:
+            longest = max(len(row.tokens) for row in prompt.rows())
+            context = self.engine.context_length
+            self._readings[job.session] = Reading(reader, context and context - longest)
+        return prompt
+
+    def _reader(self, spec: SessionSpec) -> PieceReader | None:
+        """How this party reads a query's answer; None: as the model's own tokens."""
+        from tandem.engine.pieces import MAX_LISTS, PieceReader
+
+        if (pieces := self._lists.find(spec.pieces)) is None:
+            return None
+        if spec.pieces not in self._readers:
+            self._readers[spec.pieces] = PieceReader(self._vocabulary, pieces)
+            if len(self._readers) > MAX_LISTS:
+                del self._readers[next(iter(self._readers))]
+        return self._readers[spec.pieces]
 
     def _drafter(self, session: DecodingSession) -> Drafter:
         """The drafter of one session, which holds the state of its codec. Raises ConfigError."""
@@ -362,6 +418,7 @@ class DecoderActor(SiteActor):
             session = self._ended.pop()
             if (drafter := self._drafters.pop(session, None)) is not None:
                 self.num_malformed_proposals += drafter.num_malformed
+            self._readings.pop(session, None)
             self.engine.close(str(session))
 
     def notes(self, opened: Prompt, *, is_home: bool) -> tuple[str, ...]:
@@ -393,9 +450,9 @@ def compute_prompts(
     started_s = time.perf_counter()
     opened = [_attempt(partial(open_prompt, job)) for job in jobs]
     ready = [job for job, result in zip(jobs, opened, strict=True) if not isinstance(result, Exception)]
-    answers = {str(job.session): () for job in ready}
+    asked = {str(job.session): partial(_one_pass, (), 1) for job in ready}
     is_current = [partial(is_open, job) for job in ready]
-    computed = dict(zip(answers, _forward(engine, answers, {}, is_current), strict=True))
+    computed = dict(zip(asked, _forward(engine, asked, is_current), strict=True))
 
     def finish(job: Prefill, result: Prompt | Exception) -> PrefillResult | None:
         if isinstance(result, Exception):
@@ -439,20 +496,22 @@ def compute_drafts(
     jobs: Sequence[Forward],
     sessions: Sequence[DecodingSession],
     grammars: Mapping[int, Grammar] = MappingProxyType({}),
+    readings: Mapping[int, Reading] = MappingProxyType({}),
 ) -> list[list[Step] | Exception | None]:
     """The drafts of each job, by step; None where they are no longer wanted, or where its grammar takes too long.
 
-    grammars: by session. What they allow is computed during the pass.
+    grammars: by session. What they allow is computed during the pass. readings: by session, of answers of pieces.
     """
+    from tandem.engine.pieces import run_passes
+
     started_s = time.perf_counter()
     followed = {job.session: grammars[job.session] for job in jobs if job.session in grammars}
     for job in jobs:
         if job.session in followed:
             followed[job.session].expect([job.tokens[:step] for step in range(job.first_drawn, job.step + 1)])
-    answers = {str(job.session): job.tokens for job in jobs}
-    num_logits = {str(job.session): 1 + job.num_earlier for job in jobs}
+    asked = {str(job.session): partial(_ask, job, readings.get(job.session)) for job in jobs}
     is_current = [partial(session.is_current, job) for session, job in zip(sessions, jobs, strict=True)]
-    computed = _forward(engine, answers, num_logits, is_current)
+    computed = _forward(engine, asked, is_current)
     end_s = time.perf_counter() + GRAMMAR_WAIT_S
 
     def draw(session: DecodingSession, job: Forward, logits: Logits | Exception | None) -> list[Step] | None:
@@ -464,6 +523,8 @@ def compute_drafts(
         if grammar is not None and not grammar.poll(lambda: end_s - time.perf_counter()):
             return None
         model = _Logits(session, job, drafter_of(session), logits)
+        if (reading := readings.get(job.session)) is not None:
+            model.learn_from(reading, lambda passes: run_passes(engine, {str(job.session): passes}))
         return compute_steps(job, model, lambda: elapsed_us(started_s))
 
     return [_attempt(partial(draw, *each)) for each in zip(sessions, jobs, computed, strict=True)]
@@ -522,6 +583,11 @@ class _Logits:
     def __init__(self, session: DecodingSession, job: Forward, drafter: Drafter, logits: Logits) -> None:
         self._session, self._job, self._drafter, self._logits = session, job, drafter, logits
         self._last: int | None = None  # the step that was drawn last
+        self._evidence: Callable[[Sequence[int], int], Evidence] | None = None
+
+    def learn_from(self, reading: Reading, forward: Callable[[Passes], Any]) -> None:
+        """Let the evidence of pieces be that of the model's tokens. forward: runs passes of this session."""
+        self._evidence = partial(reading.evidence, forward=forward)
 
     def draw(self, step: int, weights: Weights) -> Step:
         """The draft or vote at one step."""
@@ -543,7 +609,10 @@ class _Logits:
     def learn(self, step: int, token: int) -> Evidence:
         """The probability of a token in each row."""
         from tandem.engine.drafter import row_probabilities
+        from tandem.engine.pieces import END
 
+        if self._evidence is not None and token != END:
+            return self._evidence(self._job.tokens[:step], token)
         rows = self._drafter.rows if step == self._last else None
         if rows is None:
             logits = self._logits[:, step - self._job.first, : self._session.spec.vocab_size]
@@ -551,27 +620,36 @@ class _Logits:
         return log_evidence(rows[:, token].tolist())
 
 
+def _ask(job: Forward, reading: Reading | None) -> Passes:
+    num_logits = 1 + job.num_earlier
+    if reading is None:
+        return _one_pass(job.tokens, num_logits)
+    return reading.passes(job.tokens, num_logits, learns=job.weights.moves)
+
+
+def _one_pass(tokens: Sequence[int], num_logits: int) -> Passes:
+    """What a query asks of an engine whose answer is of its own tokens."""
+    return (yield tokens, num_logits)
+
+
 def _forward(
-    engine: Engine,
-    answers: Mapping[str, Sequence[int]],
-    num_logits: Mapping[str, int],
-    is_current: Sequence[Callable[[], bool]],
+    engine: Engine, asked: Mapping[str, Callable[[], Passes]], is_current: Sequence[Callable[[], bool]]
 ) -> list[Logits | Exception | None]:
+    from tandem.engine.pieces import run_passes
     from tandem.engine.port import Preempted
 
-    if not answers:
+    if not asked:
         return []
     try:
-        return list(
-            engine.forward(answers, num_logits, is_stale=lambda: not any(ask() for ask in is_current))
-        )
+        passes = {name: ask() for name, ask in asked.items()}
+        return list(run_passes(engine, passes, lambda: not any(ask() for ask in is_current)))
     except Preempted:
-        return [None] * len(answers)
+        return [None] * len(asked)
     except Exception as error:
-        if len(answers) == 1:
+        if len(asked) == 1:
             return [error]
-        each = zip(answers.items(), is_current, strict=True)
-        return [_forward(engine, {name: tokens}, num_logits, [ask])[0] for (name, tokens), ask in each]
+        each = zip(asked.items(), is_current, strict=True)
+        return [_forward(engine, {name: ask}, [is_wanted])[0] for (name, ask), is_wanted in each]
 
 
 def _attempt(act: Callable[[], T]) -> T | Exception:

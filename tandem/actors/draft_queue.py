@@ -27,6 +27,7 @@ from itertools import islice
 from typing import Any, ClassVar
 
 from tandem.actors.base import Runtime, SiteActor, remedy_for, report_failure
+from tandem.engine.pieces import PieceLists
 from tandem.engine.tokenizer import Detokenizer, StopRule, TextStream
 from tandem.errors import Code, ProtocolError, QueryError, TandemError
 from tandem.events import (
@@ -116,6 +117,7 @@ class DraftQueueActor(SiteActor):
             max_open=self.config.cluster.max_sessions,
         )
         self._detokenizer: Detokenizer | None = None
+        self._pieces = PieceLists()
         self.logs: dict[int, EventLog] = {}
         self._opened = asyncio.Event()  # set and replaced whenever a session opens
         self._ticking = False
@@ -126,6 +128,14 @@ class DraftQueueActor(SiteActor):
     async def set_detokenizer(self, detokenizer: Detokenizer) -> None:
         """Take what turns tokens into text, for stop strings and the streamed answer."""
         self._detokenizer = detokenizer
+
+    async def share(self, vocabularies: dict[str, bytes]) -> None:
+        """Have a list of the pieces of these parties' vocabularies, for answers of them."""
+        await self.in_thread(lambda: self._pieces.add(vocabularies))
+
+    async def shared(self) -> list[dict[str, bytes]]:
+        """What `share` was given, for actors that are replaced."""
+        return self._pieces.vocabularies
 
     async def is_prepared(self) -> bool:
         """Whether others can connect and the tokenizer is there, the last thing that a starting party gets."""
@@ -286,7 +296,8 @@ class DraftQueueActor(SiteActor):
             self._ticking = False
 
     def _stop_rule(self, spec: SessionSpec) -> StopRule:
-        return StopRule.of(spec.eos_token_ids, spec.sampling, self._detokenizer, spec.grammar)
+        text = self._pieces.get(spec.pieces) or self._detokenizer  # the decoder says where it is missing
+        return StopRule.of(spec.eos_token_ids, spec.sampling, text, spec.grammar)
 
     def peer_counters(self) -> LinkCounters:
         """The counters of the links so far, of all peers together."""
@@ -333,6 +344,7 @@ class HostQueue(DraftQueueActor):
         self.num_foreign = 0  # frames of a device for a session that is not its own
         self.owners: dict[int, str] = {}  # session -> draft queue of its device, oldest first
         self.table.owner_of = lambda session: self.owners.get(session, "")
+        self.pieces_of: dict[str, str] = {}  # draft queue of a device -> list of pieces; none: its tokens fit
 
     def receive(self, message: Any, source: str) -> None:
         """Handle a message of this site, or a device's frame for one of its sessions."""
@@ -385,9 +397,15 @@ class HostQueue(DraftQueueActor):
                 retry_after_s=1,
             )
         try:
-            check_spec(SessionSpec.from_json(opening.spec), limits.max_answer_tokens)
+            spec = SessionSpec.from_json(opening.spec)
+            check_spec(spec, limits.max_answer_tokens)
         except ProtocolError as error:
             return error
+        if spec.pieces != self.pieces_of.get(source, ""):
+            return QueryError(
+                "This answer was begun before device and cloud knew each other's vocabulary; ask again.",
+                code=Code.CHANGED,
+            )
         return None
 
     def _refuse(self, frame: LinkFrame, source: str, error: TandemError) -> None:

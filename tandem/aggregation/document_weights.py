@@ -85,7 +85,8 @@ class DocumentWeights:
         top = max(weights)
         total = sum(math.exp(weight - top) for weight in weights)
         return tuple(
-            math.exp(weight - top + each) / total for weight, each in zip(weights, token, strict=True)
+            math.exp(weight - top + min(each, 0.0)) / total
+            for weight, each in zip(weights, token, strict=True)
         )
 
     def learn(self, evidence: Evidence, token: Evidence) -> Evidence:

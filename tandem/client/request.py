@@ -279,11 +279,15 @@ def build_spec(
     _check_size(spec)
     home, loaded = described[spec.home], [described.get(party, {}) for party in spec.parties]
     vocab_size = min(about.get("vocab_size", spec.vocab_size) for about in loaded)  # what all of them have
+    lists = {about.get("pieces", "") for about in loaded}  # that they answer in pieces of
+    pieces = lists.pop() if len(loaded) > 1 and len(lists) == 1 else ""
     writes_day = any(about.get("writes_day") for about in loaded)  # a chat template of one of them
     spec = replace(
         spec,
-        eos_token_ids=tuple(token for token in home["eos_token_ids"] if token < vocab_size),
-        vocab_size=vocab_size,
+        # piece 0 is the end
+        eos_token_ids=(0,) if pieces else tuple(end for end in home["eos_token_ids"] if end < vocab_size),
+        vocab_size=home["num_pieces"] if pieces else vocab_size,
+        pieces=pieces,
         day=given.get("day", date.today().isoformat()) if writes_day else "",
         weights_fingerprints={
             party: fingerprint
@@ -293,6 +297,7 @@ def build_spec(
         has_several_models=have_several_models(described, spec),
         race_depth=home.get("race_depth", 0) if spec.race_depth else 0,  # of the codec that is loaded there
     )
+    _check_biases(spec)
     spec.rules.check_lottery()
     spec.rules.check_logprobs()
     return spec
@@ -396,6 +401,16 @@ def _check_grammar(spec: SessionSpec, described: Mapping[Any, Mapping[str, Any]]
                 f"have it; run `{install_line('grammar')}` there and start it again, or leave the grammar out.",
                 option="grammar",
             )
+
+
+def _check_biases(spec: SessionSpec) -> None:
+    """A bias names a token, which another vocabulary does not have."""
+    if spec.pieces and spec.logit_bias:
+        raise QueryError(
+            "The parties have different vocabularies and write this answer in pieces of text, but logit_bias names "
+            "tokens of one of them; leave it out, ask one party with only, or use models that share a tokenizer.",
+            option="logit_bias",
+        )
 
 
 def _check_context(spec: SessionSpec, described: Mapping[Any, Mapping[str, Any]]) -> None:

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from tandem.aggregation.distributions import Distribution
 from tandem.errors import ConfigError, GenerationError, ProtocolError, did_you_mean
 
-MAX_VOCAB = 1 << 18
-"""Token ids lie below this."""
+MAX_VOCAB = 1 << 19
+"""Token ids lie below this: the largest vocabularies have half as many, and two of them may be joined."""
 
 
 class Codec(Protocol):

@@ -23,7 +23,7 @@ from tandem.aggregation.distributions import largest
 from tandem.codecs.base import malformed
 
 MAX_BYTES = 3
-"""Longest number: 21 bits, enough for ids below 2**18."""
+"""Longest number: 21 bits, enough for ids below 2**19."""
 FEW = 32
 """Up to so many ids are written and read one by one, which is faster than with arrays."""
 

@@ -89,8 +89,10 @@ def _fewest(ids: NDArray[np.int64], values: NDArray[np.float64], need: float) ->
 
 
 PLAIN, COMPRESSED, WIDE = 0x10, 0x01, 0x02
+MOST_TOKENS = 1 << 18
+"""Largest support that may be asked for."""
 DEFAULT_MAX_TOKENS = 4096
-"""At most 22.5 kB per distribution. Only a model with next to no idea of what follows needs more for p = 0.8."""
+"""At most 25 kB per distribution. Only a model with next to no idea of what follows needs more for p = 0.8."""
 MAX_ERROR = 1e-3
 """Total variation between nucleus and decoded distribution above which weights get 32 bits."""
 
@@ -123,9 +125,9 @@ class TopP(StatelessCodec):
                 f"The mass p of codec top_p must lie in (0, 1], got {self.p!r}; the default is 0.8."
             )
         is_count = isinstance(self.max_tokens, int) and not isinstance(self.max_tokens, bool)
-        if not (is_count and 1 <= self.max_tokens <= MAX_VOCAB):
+        if not (is_count and 1 <= self.max_tokens <= MOST_TOKENS):
             raise ConfigError(
-                f"The size max_tokens of codec top_p must lie in [1, {MAX_VOCAB}], got {self.max_tokens!r}; "
+                f"The size max_tokens of codec top_p must lie in [1, {MOST_TOKENS}], got {self.max_tokens!r}; "
                 f"the default is {DEFAULT_MAX_TOKENS}."
             )
         object.__setattr__(self, "p", float(self.p))
@@ -137,7 +139,7 @@ class TopP(StatelessCodec):
         return 1 + sets.MAX_BYTES + sets.max_id_bytes(self.max_tokens, MAX_VOCAB) + weight_bytes
 
     def encode(self, dense: NDArray[np.floating]) -> bytes:
-        """Bytes of a distribution [vocab], vocab <= 2**18; GenerationError if it is none."""
+        """Bytes of a distribution [vocab], vocab <= 2**19; GenerationError if it is none."""
         largest = check_dense(dense)
         ids = most_probable(dense, nucleus(dense, self.p), self.max_tokens)
         weights = quantise(np.asarray(dense[ids], dtype=np.float64) / largest)

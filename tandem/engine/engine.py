@@ -56,6 +56,7 @@ class Engine:
         self.tokenizer_name = describe_tokenizer(tokenizer, info)
         self.template = template
         self._prompts = PromptBuilder(tokenizer, template, info.all_special_ids, runner.context_length)
+        self.text_tokenizer = self._prompts.text_tokenizer  # for what other models write into an answer
         eos = tokenizers.find_eos_token_ids(*runner.configurations, info, self.vocab_size)
         self.eos_token_ids = tuple(sorted({*eos, *self._prompts.end_token_ids}))
         self._lock = threading.Lock()

@@ -18,7 +18,15 @@ from tokenizers import Tokenizer
 
 from tandem.conversation import Frame, Message
 from tandem.engine.port import Row
-from tandem.engine.template import DOCUMENT, SAMPLE, Place, Template, TemplateTokenizer, turn_mark
+from tandem.engine.template import (
+    DOCUMENT,
+    SAMPLE,
+    Place,
+    Template,
+    TemplateTokenizer,
+    TextTokenizer,
+    turn_mark,
+)
 from tandem.errors import Code, GenerationError
 
 _ENDS = ("Mira likes puzzle games.", "Mira likes puzzle games", "Mira likes (puzzle) games (2)", "日本語")
@@ -117,6 +125,11 @@ class PromptBuilder:
         builder = copy(self)
         builder._set_template(template)
         return builder
+
+    @property
+    def text_tokenizer(self) -> TextTokenizer:
+        """For what others write into an answer."""
+        return self._encoder.within_text
 
     @property
     def end_token_ids(self) -> tuple[int, ...]:

@@ -206,7 +206,7 @@ class TextTokenizer:
 
     def __init__(self, first: Tokenizer, within: Tokenizer, forbidden: frozenset[int]) -> None:
         """first: for the text; within: for what follows a cut, which puts no space in front. forbidden: markers."""
-        self._first, self._within, self._forbidden = first, within, forbidden
+        self._first, self._within, self.forbidden = first, within, forbidden
 
     def encode(self, text: str) -> Encoded:
         """The tokens of a text, without special ones."""
@@ -219,11 +219,11 @@ class TextTokenizer:
             for (start, end), encoding in zip(parts, whole + others, strict=True):
                 tokens = zip(encoding.ids, encoding.offsets, strict=True)
                 places = [(token, (first + start, last + start)) for token, (first, last) in tokens]
-                middles = {sum(place) // 2 for token, place in places if token in self._forbidden}
+                middles = {sum(place) // 2 for token, place in places if token in self.forbidden}
                 if bounds := sorted(place for place in middles if start < place < end):
                     cut += pairwise([start, *bounds, end])
                     continue
-                kept = [each for each in places if each[0] not in self._forbidden]
+                kept = [each for each in places if each[0] not in self.forbidden]
                 found.append((start, Encoded([token for token, _ in kept], [place for _, place in kept])))
             parts = cut
         encoded = [part for _, part in sorted(found)]
@@ -285,6 +285,11 @@ class TemplateTokenizer:
             place: TextTokenizer(each, within, forbidden)
             for place, each in (("start", first), ("marker", after), ("text", within))
         }
+
+    @property
+    def within_text(self) -> TextTokenizer:
+        """For a text that continues another one without a gap."""
+        return self._tokenizers["text"]
 
     def markers(self, text: str) -> tuple[int, ...]:
         """Ids of the markers in a template's text."""

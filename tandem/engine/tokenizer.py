@@ -271,7 +271,7 @@ class Detokenizer:
         piece = self._tokenizer.id_to_token(token)
         if piece is None or token in self._special:
             return Spelling(piece or "", None)
-        if token in self._added:
+        if self._letters and token in self._added:
             raw = self._added[token].encode()
         elif self._letters and self._letters.keys() >= set(piece):
             raw = bytes(self._letters[character] for character in piece)

@@ -6,6 +6,14 @@
 JSON objects, so that a later version can add to them; what an end does not know it ignores. A refusal is a word, not a
 sentence: what the device's user reads is composed here, never by the cloud.
 
+Where the two have different vocabularies and both can answer in pieces, two more follow:
+
+    device --Choice--> cloud
+    device <--Offer, and its vocabulary if the device lacks it-- cloud
+    device --its vocabulary if the cloud lacks it--> cloud
+
+Who has received a vocabulary lists the pieces first; until then the device is refused for now, and comes back.
+
 Hello also has a random id of the device's process, its *instance*. A process that dials again, from another address
 perhaps, takes the place of its own connection; another process with the same link waits until that one has ended.
 """
@@ -18,6 +26,7 @@ import sys
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from hashlib import sha256
 from typing import Annotated, Any, NamedTuple, Protocol
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -57,6 +66,7 @@ class About:
     factory: Word = ""  # of its index; only whether there is one matters
     corpus: Word | None = None  # documents that come with Tandem, by their name; "": its own
     max_queries: Annotated[int, Field(ge=1)] | None = None  # that a device may ask at once
+    pieces_digest: Word = ""  # of its vocabulary as `Exchange` sends it; "": it cannot answer in pieces
 
     def as_description(self) -> dict[str, Any]:
         """As actors describe themselves; what is not known is left out."""
@@ -92,6 +102,8 @@ MAX_WELCOME_BYTES = 16 * 1024
 MAX_RETRY_AFTER_S = 3600.0
 IN_USE_S = 5.0
 """When a process may come back while another one uses its link; one that vanished is noticed after 25 s."""
+LISTING_S = 1.0
+"""When a device may come back while pieces are being listed, which takes so long."""
 INSTANCE_BYTES = 8
 CLOUD_QUEUE = "cloud/draft_queue"
 REFUSALS: Mapping[str, str] = {
@@ -115,12 +127,66 @@ class RetryLater(NamedTuple):
     retry_after_s: float
 
 
+VOCABULARY_BYTES = 4 << 20
+"""Most of a vocabulary as it is sent; the largest of today has 0.8 MB."""
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What a device does about a cloud of another vocabulary, so that both answer in pieces."""
+
+    own: bytes  # vocabulary, as of `tandem.engine.pieces.pack`
+    wanted: str  # digest of the cloud's; "": it is here
+    learn: Callable[[bytes], None]  # takes the cloud's. Raises Refused, to come back once it is read
+
+
+def digest_of(vocabulary: bytes) -> str:
+    """By which it is known whether a vocabulary is there: 32 hexadecimal digits."""
+    return sha256(vocabulary).hexdigest()[:32]
+
+
+class Transfer:
+    """A vocabulary that comes in frames."""
+
+    def __init__(self, size: Any, digest: Any) -> None:
+        """Both as the other end says. Raises ProtocolError."""
+        if not (type(size) is int and 0 < size <= VOCABULARY_BYTES and isinstance(digest, str)):
+            raise ProtocolError(
+                f"A vocabulary of 1 to {VOCABULARY_BYTES} bytes was to be exchanged, not of {size!r:.40}; install the "
+                "same version of Tandem on both."
+            )
+        self._size, self._digest, self._received = size, digest, bytearray()
+
+    def add(self, frame: bytes) -> bytes | None:
+        """Take a frame; the vocabulary once it is whole. Raises ProtocolError for another one."""
+        self._received += frame
+        if len(self._received) < self._size:
+            return None
+        if digest_of(vocabulary := bytes(self._received)) != self._digest:
+            raise ProtocolError("A vocabulary arrived damaged; connect again.")
+        return vocabulary
+
+
+def _cut(vocabulary: bytes, size: int) -> list[bytes]:
+    return [vocabulary[start : start + size] for start in range(0, len(vocabulary), size)]
+
+
 class AdmissionPort(Protocol):
     """The port by which a cloud decides who may join."""
 
     @property
     def about(self) -> Mapping[str, Any] | None:
         """The cloud's description for admitted devices."""
+
+    @property
+    def vocabulary(self) -> bytes:
+        """The cloud's, for devices with another one; empty: it cannot answer in pieces."""
+
+    def has_listed(self, device: Device, digest: str) -> bool | None:
+        """Whether the pieces of a device's vocabulary are listed; None: it is not here. Raises ProtocolError."""
+
+    def learn(self, vocabulary: bytes) -> None:
+        """Take a device's vocabulary, and list its pieces soon."""
 
     def recognise(self, secret: bytes) -> Device | None:
         """The device with a secret, also one that was revoked."""
@@ -153,30 +219,60 @@ class DeviceHandshake:
 
     max_frame_bytes = MAX_WELCOME_BYTES
 
-    def __init__(self, link: JoinLink, instance: str, on_welcome: Callable[[dict[str, Any]], None]) -> None:
-        """instance: of this process; on_welcome: called with what the cloud says of itself."""
+    def __init__(
+        self,
+        link: JoinLink,
+        instance: str,
+        on_welcome: Callable[[dict[str, Any]], Exchange | None],
+        vocabulary: str = "",
+    ) -> None:
+        """instance: of this process; on_welcome: called with what the cloud says of itself; vocabulary: the
+        fingerprint of the device's own."""
         self._link = link
         self._instance = instance
         self._on_welcome = on_welcome
+        self._vocabulary = vocabulary
+        self._exchange: Exchange | None = None
+        self._transfer: Transfer | None = None
 
     def begin(self, certificate: bytes | None) -> list[bytes]:
         """Hello. Raises ProtocolError for another cloud's certificate."""
         check_certificate(certificate, self._link.fingerprint, self._link.address)
-        return [hello_of(self._link, self._instance)]
+        return [hello_of(self._link, self._instance, self._vocabulary)]
 
     def receive(self, frame: bytes) -> tuple[list[bytes], str | None]:
-        """Welcome or Refused. Raises Refused, or ProtocolError for neither."""
+        """Welcome, what follows it, or Refused. Raises Refused, or ProtocolError for neither."""
+        if self._transfer is not None and self._exchange is not None:
+            if (vocabulary := self._transfer.add(frame)) is not None:
+                self._transfer = None
+                self._exchange.learn(vocabulary)
+            return [], None
         answer = _unpack(frame, f"The cloud at {self._link.address}")
         if isinstance(answer.get("refused"), str):
             raise self._refused(answer)
+        if self._exchange is not None:
+            return self._follow_offer(answer, self._exchange)
         about = answer.get("about")
         if not isinstance(about, dict):
             raise ProtocolError(
                 f"The cloud at {self._link.address} answered neither yes nor no; install the same version of Tandem on "
                 "both."
             )
-        self._on_welcome(about)
-        return [], CLOUD_QUEUE
+        self._exchange = self._on_welcome(about)
+        is_equal = self._vocabulary in ("", about.get("vocabulary_fingerprint"))
+        if is_equal or not about.get("pieces_digest"):
+            return [], CLOUD_QUEUE
+        if self._exchange is None:  # all tokens that count are the same
+            return [_pack(tandem=JOINING_VERSION)], CLOUD_QUEUE
+        own, wanted = self._exchange.own, self._exchange.wanted
+        choice = _pack(tandem=JOINING_VERSION, pieces=digest_of(own), size=len(own), wants=wanted)
+        return [choice], None
+
+    def _follow_offer(self, offer: Mapping[str, Any], exchange: Exchange) -> tuple[list[bytes], str | None]:
+        if exchange.wanted:
+            self._transfer = Transfer(offer.get("size"), exchange.wanted)
+        frames = _cut(exchange.own, MAX_HELLO_BYTES) if offer.get("wants") else []
+        return frames, None if frames or exchange.wanted else CLOUD_QUEUE
 
     def _refused(self, answer: Mapping[str, Any]) -> Refused:
         word: str = answer["refused"]
@@ -201,6 +297,8 @@ class CloudHandshake:
 
     def __init__(self, admission: AdmissionPort) -> None:
         self._admission = admission
+        self._device: Device | None = None  # that was told Welcome, and has to choose
+        self._transfer: Transfer | None = None
 
     def begin(self, certificate: bytes | None) -> list[bytes]:
         """The device speaks first."""
@@ -209,7 +307,7 @@ class CloudHandshake:
     def receive(self, frame: bytes) -> tuple[list[bytes], str | None]:
         """Welcome, and the device's name as that of its draft queue. Raises Refusal or ProtocolError."""
         try:
-            return self._receive(frame)
+            return self._receive(frame) if self._device is None else self._share(frame, self._device)
         except ProtocolError as error:
             self._admission.note_refusal(error)
             raise
@@ -241,7 +339,36 @@ class CloudHandshake:
         if later is not None:
             raise _refusal(f"The device {device.name!r} cannot be taken now ({later.word}).", *later)
         about = dict(self._admission.about or {})
-        return [_pack(tandem=JOINING_VERSION, about=about)], queue_of(device.name)
+        welcome = _pack(tandem=JOINING_VERSION, about=about)
+        is_equal = hello.get("vocabulary") in (None, about.get("vocabulary_fingerprint"))
+        if is_equal or not self._admission.vocabulary:
+            return [welcome], queue_of(device.name)
+        self._device = device
+        return [welcome], None
+
+    def _share(self, frame: bytes, device: Device) -> tuple[list[bytes], str | None]:
+        """Choice, or a part of the device's vocabulary."""
+        if self._transfer is not None:
+            if (vocabulary := self._transfer.add(frame)) is not None:
+                self._admission.learn(vocabulary)
+                raise self._not_yet(device)
+            return [], None
+        choice, own = _unpack(frame, "What connects"), self._admission.vocabulary
+        digest = choice.get("pieces")
+        if digest is None:
+            return [], queue_of(device.name)
+        is_listed = self._admission.has_listed(device, str(digest))
+        if is_listed is False:
+            raise self._not_yet(device)
+        if is_listed is None:
+            self._transfer = Transfer(choice.get("size"), digest)
+        parts = _cut(own, MAX_WELCOME_BYTES) if choice.get("wants") else []
+        offer = _pack(tandem=JOINING_VERSION, size=len(own), wants=is_listed is None)
+        return [offer, *parts], None if is_listed is None else queue_of(device.name)
+
+    @staticmethod
+    def _not_yet(device: Device) -> Refusal:
+        return _refusal(f"The pieces of the device {device.name!r} are being listed.", "busy", LISTING_S)
 
 
 def new_instance() -> str:
@@ -249,11 +376,13 @@ def new_instance() -> str:
     return secrets.token_hex(INSTANCE_BYTES)
 
 
-def hello_of(link: JoinLink, instance: str = "") -> bytes:
-    """The hello by which a device introduces itself to the cloud of its link; instance: of its process."""
+def hello_of(link: JoinLink, instance: str = "", vocabulary: str = "") -> bytes:
+    """The hello by which a device introduces itself to the cloud of its link. instance: of its process. vocabulary: its
+    fingerprint, where the device can answer in pieces."""
     secret = b64encode(link.secret).decode()
     versions = {"protocol": PROTOCOL_VERSION, "oldest": OLDEST_VERSION}
-    return _pack(tandem=JOINING_VERSION, **versions, secret=secret, instance=instance)
+    shares = {"vocabulary": vocabulary} if vocabulary else {}
+    return _pack(tandem=JOINING_VERSION, **versions, secret=secret, instance=instance, **shares)
 
 
 def queue_of(device: str) -> str:

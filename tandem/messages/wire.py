@@ -19,7 +19,7 @@ T = TypeVar("T")
 M = TypeVar("M", bound="WireMessage")
 
 MAX_FRAME_BYTES = 1 << 22
-"""Longest frame, in bytes; a dense distribution over 2^18 ids fits."""
+"""Longest frame, in bytes; a dense distribution over 2^19 ids fits."""
 MAX_VARINT_BITS = 64
 DIGEST_BYTES = 8
 OPTIONS = (None, "question", "device_filter", "cloud_filter", "max_new_tokens", "num_documents", "grammar")

@@ -147,7 +147,7 @@ class QuerySpec:
         default_factory=dict, hash=False
     )
     eos_token_ids: Annotated[tuple[Token, ...], wire("n", max_length=MAX_ENDS)] = ()
-    vocab_size: Annotated[int, wire("o", ge=1, le=MAX_VOCAB)] = MAX_VOCAB  # of the models' common tokenizer
+    vocab_size: Annotated[int, wire("o", ge=1, le=MAX_VOCAB)] = 1 << 18  # of the models' common tokenizer
     # of offline profiles; empty: there is none
     device_decode_line: Annotated[tuple[Number, ...], wire("p", max_length=MAX_LINE)] = ()
     cloud_decode_line: Annotated[tuple[Number, ...], wire("q", max_length=MAX_LINE)] = ()
@@ -179,6 +179,8 @@ class QuerySpec:
     # that the answer follows: JSON, {one of GRAMMARS: itself}; empty: none
     grammar: Annotated[str, wire("kk", max_length=MAX_GRAMMAR)] = ""
     search: Annotated[str, wire("ll")] = ""  # finds documents instead of the query; empty: the query does
+    # of the list that the answer's pieces are numbers of (`engine.pieces`); empty: it is of the models' tokens
+    pieces: Annotated[Word, wire("mm")] = ""
 
     @property
     def frame(self) -> Frame:

@@ -140,6 +140,38 @@ def weigh(
     return [first + evidence * each for first, each in zip(prior, learned, strict=True)]
 
 
+# ---- vocabularies that differ ----------------------------------------------------------------------------------------
+
+
+def over_pieces(
+    row: Callable[[Sequence[int]], Sequence[float]],
+    spell: Sequence[bytes | None],
+    pieces: Sequence[bytes],
+    read: Callable[[bytes], Sequence[int]],
+) -> Callable[[Sequence[int]], list[float]]:
+    """A row that predicts pieces of text, from one that predicts tokens of its model.
+
+    spell: the bytes of each token; empty: it ends an answer; None: it spells nothing. pieces: all that parties can say;
+    the first one, which is empty, is the end. read: the model's own tokenization of what was said, a function of its
+    bytes alone. It is what a party's evidence is about, too: that of a piece is by how much `likelihood` grows.
+    """
+
+    def predict(said: Sequence[int]) -> list[float]:
+        shares = row(read(b"".join(pieces[piece] for piece in said)))
+        mass = dict.fromkeys(pieces, 0.0)
+        for share, text in zip(shares, spell, strict=True):
+            if text is not None:
+                mass[text] += share
+        return [mass[text] / sum(mass.values()) for text in pieces]
+
+    return predict
+
+
+def likelihood(row: Row, tokens: Sequence[int]) -> float:
+    """The log likelihood of some tokens."""
+    return sum(math.log(row(tokens[:number])[token]) for number, token in enumerate(tokens))
+
+
 # ---- single tokens -------------------------------------------------------------------------------------------------
 
 

@@ -11,36 +11,58 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import ssl
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from tandem.actors.draft_queue import DraftQueueActor, HostQueue
 from tandem.config.schema import Config, DevicesConfig
-from tandem.errors import CallError, ClusterError, ConfigError, ProtocolError, TandemError
+from tandem.engine.pieces import MAX_LISTS
+from tandem.errors import (
+    CallError,
+    ClusterError,
+    ConfigError,
+    GenerationError,
+    ProtocolError,
+    TandemError,
+)
 from tandem.joining.handshakes import (
     CLOUD_QUEUE,
+    LISTING_S,
     CloudHandshake,
     DeviceHandshake,
+    Exchange,
     Leases,
     RetryLater,
     describe_publicly,
+    digest_of,
     new_instance,
     queue_of,
     read_about,
 )
 from tandem.joining.join_link import Device, DeviceList, Identity, JoinLink, client_context, load_identity
-from tandem.sites.port import ActorClasses, Progress, ignore
-from tandem.sites.startup import LocalDeployment, check_files, compare, note_pairing
+from tandem.sites.port import ActorClasses, Actors, Progress, ignore
+from tandem.sites.startup import (
+    LocalDeployment,
+    check_files,
+    compare,
+    have_common_tokens,
+    list_pieces,
+    note_pairing,
+)
 from tandem.system.addresses import max_connections
+from tandem.system.paths import cache_folder
 from tandem.topology import Party
-from tandem.transport.port import Endpoint, PlaneOwner, Refusal
+from tandem.transport.port import Endpoint, PlaneOwner, Refusal, Refused
 from tandem.transport.sockets import SocketPlane
 
 _log = logging.getLogger("tandem")
+T = TypeVar("T")
 WATCH_S = 1.0
 """Between two looks at the list of devices: a revoked one is disconnected by then."""
 RENEW_S = 86_400.0
@@ -51,6 +73,29 @@ NOTE_S = 60.0
 """Between two notes that a device has joined: each is written to disk, and a device may come back as it likes."""
 BUSY_S = 30.0
 """When a device may come back while there are as many as may be."""
+
+
+DIGEST = re.compile("[0-9a-f]{32}")
+KEPT_VOCABULARIES = 32
+"""Files of others' vocabularies, so that none is sent again."""
+
+
+def find_vocabulary(folder: Path, digest: str) -> bytes | None:
+    """Another party's vocabulary that was kept, by its digest."""
+    with contextlib.suppress(OSError):
+        kept = (folder / digest).read_bytes() if DIGEST.fullmatch(digest) else b""
+        return kept if digest_of(kept) == digest else None
+    return None
+
+
+def keep_vocabulary(folder: Path, vocabulary: bytes) -> None:
+    """Keep another party's vocabulary for the next start, if there is room."""
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / digest_of(vocabulary)).write_bytes(vocabulary)
+        oldest = sorted(folder.iterdir(), key=lambda file: file.stat().st_mtime)
+        for file in oldest[:-KEPT_VOCABULARIES]:
+            file.unlink()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +118,7 @@ class Admission:
         self.about: dict[str, Any] | None = None  # what devices receive; None: models are still being loaded
         self.address = address
         self._max_devices = _count_places()
+        self._folder = identity.key_file.parent / "vocabularies"
         self.identity = identity
         self.devices = devices
         self._tls = identity.server_context()
@@ -81,9 +127,14 @@ class Admission:
         self._tokens: dict[str, str] = {}  # by the draft queue of each device: with which it last came
         self._num_refused: Counter[bytes] = Counter()  # connections, by the answer that they got
         self._noted_s: dict[str, float] = {}  # when a device's joining was last written down
+        self.vocabulary = b""  # the cloud's, for devices with another one
+        self.actors: Actors = {}  # of the cloud, which list pieces
+        self._listing: dict[str, asyncio.Task[dict[str, Any]]] = {}  # by the digest of a device's vocabulary
+        self._pieces_of: dict[str, str] = {}  # by draft queue: the list that the device's answers are of
 
     def new_plane(self, owner: PlaneOwner) -> SocketPlane:
         """A `NewPlane`: the draft queue's end."""
+        cast(HostQueue, owner).pieces_of = self._pieces_of
         self._plane = SocketPlane(
             owner,
             handshake=lambda dials, crosses: CloudHandshake(self),
@@ -116,8 +167,31 @@ class Admission:
         later = self._leases.acquire(device.name, instance)
         if later is None:
             self._tokens[queue_of(device.name)] = device.digest
+            self._pieces_of.pop(queue_of(device.name), None)
             self._note_joined(device.name)
         return later
+
+    def has_listed(self, device: Device, digest: str) -> bool | None:
+        """Whether the pieces of a device's vocabulary are listed; None: it is not here. Raises ProtocolError."""
+        if digest not in self._listing and (kept := find_vocabulary(self._folder, digest)) is not None:
+            self.learn(kept)
+        if (listing := self._listing.get(digest)) is None:
+            return None
+        if not listing.done():
+            return False
+        try:
+            self._pieces_of[queue_of(device.name)] = listing.result()["pieces"]
+        except TandemError as error:
+            raise ProtocolError(str(error)) from None
+        return True
+
+    def learn(self, vocabulary: bytes) -> None:
+        """Take a device's vocabulary, and list its pieces soon."""
+        keep_vocabulary(self._folder, vocabulary)
+        listed = list_pieces(self.actors, {Party.DEVICE: vocabulary, Party.CLOUD: self.vocabulary})
+        self._listing[digest_of(vocabulary)] = asyncio.get_running_loop().create_task(listed)
+        if len(self._listing) > MAX_LISTS:
+            del self._listing[next(iter(self._listing))]
 
     def note_refusal(self, error: ProtocolError) -> None:
         """Log why a connection was refused, ever more rarely: whoever connects decides how often this happens."""
@@ -260,6 +334,12 @@ async def _start(
             "listens there, or choose another port with --listen."
         ) from None
     about = cloud.described[Party.CLOUD] | {"max_queries": config.devices.max_queries}
+    admission.actors = cloud.sites[Party.CLOUD].actors
+    try:
+        admission.vocabulary = await admission.actors["decoder"].call("vocabulary")
+        about |= {"pieces_digest": digest_of(admission.vocabulary)}
+    except GenerationError as error:
+        progress(f"vocabularies: {error}")
     admission.about = describe_publicly(about)
     cloud.watching = asyncio.get_running_loop().create_task(admission.watch(), name="admission")
 
@@ -275,6 +355,9 @@ class JoinedDevice(LocalDeployment):
     link: JoinLink
     plane: SocketPlane | None = None
     instance: str = field(default_factory=new_instance)  # tells this process from others with the same link
+    vocabulary: asyncio.Task[bytes] | None = None  # this party's, for a cloud with another one
+    # of a cloud's vocabulary, and of this party's and its pieces
+    listing: tuple[bytes, asyncio.Task[dict[str, Any]]] | None = None
 
     @property
     def queue(self) -> DraftQueueActor:
@@ -298,22 +381,56 @@ class JoinedDevice(LocalDeployment):
         """A `NewPlane`: the draft queue's end."""
         self.plane = SocketPlane(
             owner,
-            handshake=lambda dials, crosses: DeviceHandshake(self.link, self.instance, self._meet),
+            handshake=lambda dials, crosses: DeviceHandshake(
+                self.link, self.instance, self._meet, self.described[Party.DEVICE]["vocabulary_fingerprint"]
+            ),
             client_tls=client_context(),
         )
         return self.plane
 
-    def _meet(self, greeting: dict[str, Any]) -> None:
+    def _meet(self, greeting: dict[str, Any]) -> Exchange | None:
         """Take what the cloud says of itself. Raises ProtocolError where the two cannot answer together."""
         about = read_about(greeting)
         description = about.as_description() | {"model": f"at {self.link.address}"}
+        described = {Party.DEVICE: self.described[Party.DEVICE], Party.CLOUD: description}
         try:
-            compare({Party.DEVICE: self.described[Party.DEVICE], Party.CLOUD: description})
+            compare(described, may_share=bool(about.pieces_digest))
         except ClusterError as error:
             raise ProtocolError(str(error)) from None
+        exchange = None if have_common_tokens(described) else self._exchange(about.pieces_digest, description)
         self.described[Party.CLOUD] = description
         if about.max_queries is not None:
             self.queue.limit_queries(about.max_queries)
+        return exchange
+
+    def _exchange(self, digest: str, description: dict[str, Any]) -> Exchange:
+        """What is left to do about another vocabulary. Raises Refused until what can be done here is done."""
+        actors, loop = self.sites[Party.DEVICE].actors, asyncio.get_running_loop()
+        if self.vocabulary is None:
+            self.vocabulary = loop.create_task(actors["decoder"].call("vocabulary"))
+        own, folder = self._result(self.vocabulary), cache_folder() / "vocabularies"
+        if (kept := find_vocabulary(folder, digest)) is None:
+            return Exchange(own, digest, partial(self._learn, folder))
+        if self.listing is None or self.listing[0] != kept:
+            vocabularies: dict[str, bytes] = {Party.DEVICE: own, Party.CLOUD: kept}
+            self.listing = kept, loop.create_task(list_pieces(actors, vocabularies))
+        added = self._result(self.listing[1])
+        self.described[Party.DEVICE] |= added
+        description |= added
+        return Exchange(own, "", lambda vocabulary: None)
+
+    def _learn(self, folder: Path, vocabulary: bytes) -> None:
+        keep_vocabulary(folder, vocabulary)
+        raise Refused("The vocabularies of device and cloud are being exchanged.", LISTING_S)
+
+    @staticmethod
+    def _result(task: asyncio.Task[T]) -> T:
+        if not task.done():
+            raise Refused("The pieces of two vocabularies are being listed.", LISTING_S)
+        try:
+            return task.result()
+        except TandemError as error:
+            raise ProtocolError(str(error)) from None
 
 
 def join(

@@ -18,6 +18,7 @@ import os
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,8 @@ async def start_together(
     try:
         async with asyncio.timeout(limit_s):
             described = await start_actors(parties, config, progress)
-            compare(described)
+            compare(described, may_share=True)
+            await share_vocabularies(parties, described, progress)
             await connect_parties(parties, config.topology)
     except TimeoutError:
         raise ClusterError(
@@ -155,7 +157,44 @@ async def join_actors(actors: Actors, new: Collection[str]) -> None:
     for role in new:
         await actors[role].call("connect_peers", every)
     await asyncio.gather(*(other.call("connect_peers", endpoints) for other in others.values()))
+    await _share_again(actors, new)
     await _give_tokenizer(actors)
+
+
+async def share_vocabularies(
+    parties: Mapping[str, Actors], described: dict[str, dict[str, Any]], progress: Progress = ignore
+) -> None:
+    """Where no tokens are common to all parties, have them write answers of pieces of text, and describe these."""
+    first = next(iter(described.values()))
+    did_before = first.get("pieces") and len({about.get("pieces") for about in described.values()}) == 1
+    if have_common_tokens(described) or did_before:
+        return
+    vocabularies = {party: await actors["decoder"].call("vocabulary") for party, actors in parties.items()}
+    for party, actors in parties.items():
+        described[party] |= await list_pieces(actors, vocabularies)
+    progress(f"vocabularies: {first['vocabularies']}")
+
+
+def have_common_tokens(described: Mapping[Any, Mapping[str, Any]]) -> bool:
+    """Whether parties can answer in tokens of their models."""
+    first, *others = described.values()
+    return all(_fit(VOCABULARY, first, other) for other in others)
+
+
+async def list_pieces(actors: Actors, vocabularies: Mapping[str, bytes]) -> dict[str, Any]:
+    """Have a party's actors list the pieces of these parties' vocabularies; returns what describes the list."""
+    await actors["draft_queue"].call("share", vocabularies)
+    added: dict[str, Any] = await actors["decoder"].call("share", vocabularies)
+    return added
+
+
+async def _share_again(actors: Actors, new: Collection[str]) -> None:
+    """Give new actors the lists of pieces that those have whom they join."""
+    holders = [role for role in ("draft_queue", "decoder") if role not in new]
+    shared = await actors[holders[0]].call("shared") if holders else ()
+    for role, vocabularies in product(("draft_queue", "decoder"), shared):
+        if role in new:
+            await actors[role].call("share", vocabularies)
 
 
 async def connect_parties(parties: Mapping[str, Actors], topology: Topology = PAIR) -> None:
@@ -191,8 +230,9 @@ async def _give_tokenizer(actors: Actors) -> None:
 # ---- what parties must have in common ------------------------------------------------------------------------
 
 
+VOCABULARY = "vocabulary_fingerprint"
 HANDSHAKE_FIELDS = {
-    "vocabulary_fingerprint": ("vocabulary", "use models that share a tokenizer"),
+    VOCABULARY: ("vocabulary", "use models that share a tokenizer"),
     "codec": ("codec", "use the same [codec] settings on both machines"),
     "policy": (
         "placement policy",
@@ -205,8 +245,11 @@ HANDSHAKE_FIELDS = {
 """What all parties must have in common before the first query, and the remedy."""
 
 
-def compare(described: Mapping[Any, Mapping[str, Any]]) -> None:
-    """All parties must agree before the first query. Raises ClusterError that names two values and the remedy."""
+def compare(described: Mapping[Any, Mapping[str, Any]], *, may_share: bool = False) -> None:
+    """All parties must agree before the first query. Raises ClusterError that names two values and the remedy.
+
+    may_share: vocabularies may differ, since `share_vocabularies` follows.
+    """
     parties = "Both parties" if len(described) == 2 else "All parties"
     for key, (what, remedy) in HANDSHAKE_FIELDS.items():
         compared = {  # without documents a party has no embedder to compare
@@ -216,7 +259,7 @@ def compare(described: Mapping[Any, Mapping[str, Any]]) -> None:
         }
         for other in list(compared)[1:]:
             first = next(iter(compared))
-            if not _fit(key, compared[first], compared[other]):
+            if not (may_share and key == VOCABULARY) and not _fit(key, compared[first], compared[other]):
                 one, another = _shown(key, compared[first]), _shown(key, compared[other])
                 raise ClusterError(
                     f"{parties} must have the same {what}, {in_words(first)} has {one!r} and "
@@ -226,7 +269,7 @@ def compare(described: Mapping[Any, Mapping[str, Any]]) -> None:
 
 def _fit(key: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether two parties can work together. Of vocabularies they use the tokens that both have."""
-    if key == "vocabulary_fingerprint" and all("vocabulary_prefixes" in each for each in (one, other)):
+    if key == VOCABULARY and all("vocabulary_prefixes" in each for each in (one, other)):
         return common_size(one, other) is not None
     if key == "protocol_version":
         return have_common(_versions(one), _versions(other))
@@ -241,7 +284,7 @@ def _versions(description: Mapping[str, Any]) -> tuple[int, int]:
 def _shown(key: str, description: Mapping[str, Any]) -> Any:
     """A value as sentences show it; that of a vocabulary with the tokenizer's name."""
     value = description.get(key)
-    return f"{description.get('tokenizer')} ({value})" if key == "vocabulary_fingerprint" else value
+    return f"{description.get('tokenizer')} ({value})" if key == VOCABULARY else value
 
 
 def note_pairing(config: Config, described: Mapping[Any, Mapping[str, Any]], progress: Progress) -> None:

@@ -47,7 +47,7 @@ class Connection(asyncio.Protocol):
     """A handshake, then frames. Until the other end is known only the small frames of the handshake are accepted."""
 
     def __init__(self, plane: SocketPlane, handshake: Handshake, *, dials: bool, limit_s: float) -> None:
-        """dials: whether this end opened it; limit_s: for the handshake."""
+        """dials: whether this end opened it; limit_s: for each frame of the handshake."""
         self.dials = dials
         self.name: str | None = None  # of the other end, once proven
         self.proven: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -63,7 +63,7 @@ class Connection(asyncio.Protocol):
         self._resuming: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin the handshake; it has to end within the limit."""
+        """Begin the handshake."""
         # uvloop's own classes are not derived from asyncio's
         self.transport = transport = cast(asyncio.Transport, transport)
         if self.accepting is not None and self.accepting.cancelling():
@@ -72,7 +72,7 @@ class Connection(asyncio.Protocol):
         handle = transport.get_extra_info("socket")
         if handle is not None and handle.family in (socket.AF_INET, socket.AF_INET6):
             _set_options(handle, dials=self.dials)
-        self._deadline = asyncio.get_running_loop().call_later(self._limit_s, self.abort)
+        self._limit_handshake()
         self._plane.opened(self)
         try:
             self._write(self._handshake.begin(_certificate_of(transport)))
@@ -86,6 +86,7 @@ class Connection(asyncio.Protocol):
             self._splitter.append(data)
             while self.name is None and (frames := self._splitter.take(1)):
                 answers, name = self._handshake.receive(frames[0])
+                self._limit_handshake()
                 self._write(answers)
                 if name is not None:
                     self._prove(name)
@@ -134,6 +135,12 @@ class Connection(asyncio.Protocol):
         self._resuming = None
         if self.transport is not None and not self.transport.is_closing():
             self.transport.resume_reading()
+
+    def _limit_handshake(self) -> None:
+        """Allow the other end so long for its next frame."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = asyncio.get_running_loop().call_later(self._limit_s, self.abort)
 
     def _fail_proof(self, error: Exception) -> None:
         if not self.proven.done():
@@ -644,8 +651,8 @@ class SocketPlane(DataPlane):
                 endpoint = self._peer(name).endpoint
                 assert endpoint is not None
                 connection = await self._open(endpoint)
-                await connection.proven
-                return connection
+            await connection.proven  # which has a limit of its own
+            return connection
         except BaseException:
             if connection is not None:
                 connection.abort()

@@ -30,7 +30,7 @@ from tandem.engine.drafter import Drafter, DraftPlace, row_probabilities
 from tandem.engine.engine import Engine
 from tandem.engine.privacy import Privacy
 from tandem.engine.shaping import Shaper
-from tandem.engine.tokenizer import Detokenizer, StopRule
+from tandem.engine.tokenizer import StopRule
 from tandem.events import Answer, Event, Source, SourcesEvent, TokenEvent, collect
 from tandem.messages import RetrieveRequest, RetrieveResult
 from tandem.modes import SessionSpec, reference, reference_shaping
@@ -39,6 +39,7 @@ from tandem.protocol.log import Prefix
 from tandem.protocol.services import ProfilingTable, find_documents, to_result
 from tandem.retrieval.retriever import DocumentSearch
 from tandem.topology import PARTIES, Party
+from tandem_lab.quality.pieces import PieceEngine
 from tandem_lab.simulation.link import Link
 from tandem_lab.simulation.oracle import Documents, can_matter
 from tandem_lab.simulation.virtual import Outcome, VirtualRun
@@ -97,11 +98,17 @@ class LocalParty:
 
     def evidence(self, tokens: Sequence[int], token: int, num_rows: int) -> Evidence:
         """What a token after these says of each row."""
-        return log_evidence(self.probabilities(tokens)[:, token].tolist())
+        return log_evidence(self.likelihoods(tokens, token))
 
     def probabilities(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """How probable each row finds each token after these, [rows, vocab]."""
         return row_probabilities(self._engine.next_logits(self._key, tokens))
+
+    def likelihoods(self, tokens: Sequence[int], token: int) -> list[float]:
+        """How probable each row finds one token after these."""
+        if isinstance(self._engine, PieceEngine):
+            return self._engine.likelihoods(self._key, tokens, token)
+        return list(self.probabilities(tokens)[:, token].tolist())
 
     def close(self) -> None:
         """Free the session in the engine."""
@@ -165,7 +172,7 @@ class _ModelRow:
         self._local, self._row, self._tokens = local, row, tokens
 
     def __getitem__(self, token: int) -> float:
-        return float(self._local.probabilities(self._tokens)[self._row, token])
+        return self._local.likelihoods(self._tokens, token)[self._row]
 
 
 class LocalPair:
@@ -185,7 +192,7 @@ class LocalPair:
         self.engines, self.retrievers, self.codec = engines, retrievers, codec
         self.privacy = privacy
         self.divergences: list[float] = []  # of the draws of the last answer, as an accountant adds them up
-        self._detokenizer = Detokenizer(engines[Party.DEVICE].tokenizer_json)
+        self._detokenizer = engines[Party.DEVICE].detokenizer
         self._profilers = {party: ProfilingTable(party) for party in PARTIES}
 
     def answer(
@@ -278,8 +285,10 @@ def with_engines(spec: SessionSpec, engines: Mapping[Any, Engine]) -> SessionSpe
     described = {
         party: {"weights_fingerprint": engine.runner.weights_fingerprint} for party, engine in engines.items()
     }
-    eos = tuple(next(iter(engines.values())).eos_token_ids)
-    return replace(spec, eos_token_ids=eos, has_several_models=have_several_models(described, spec))
+    first, eos = next(iter(engines.values())), tuple(next(iter(engines.values())).eos_token_ids)
+    size = first.vocab_size if isinstance(first, PieceEngine) else spec.vocab_size
+    has_several = have_several_models(described, spec)
+    return replace(spec, eos_token_ids=eos, vocab_size=size, has_several_models=has_several)
 
 
 def find_shaper(spec: SessionSpec, engine: Engine) -> Shaper:
@@ -298,8 +307,7 @@ def answer_uncompressed(
     The draft-free loop: no drafts, no link, no compression. With race lists as votes the running system commits these.
     """
     spec = with_engines(replace(spec, session=1), engines)
-    detokenizer = Detokenizer(engines[Party.DEVICE].tokenizer_json)
-    rule = StopRule.of(spec.eos_token_ids, spec.sampling, detokenizer, spec.grammar)
+    rule = StopRule.of(spec.eos_token_ids, spec.sampling, engines[Party.DEVICE].detokenizer, spec.grammar)
     models = {
         party: LocalParty(
             engines[party],
@@ -339,7 +347,7 @@ def say_in_steps(
     spec: SessionSpec, engines: Mapping[Party, Engine], retrievers: Mapping[Party, DocumentSearch]
 ) -> list[str]:
     """The texts of all queries of an answer that is always written in steps, as `answer_uncompressed`, in order."""
-    detokenizer = Detokenizer(engines[Party.DEVICE].tokenizer_json)
+    detokenizer = engines[Party.DEVICE].detokenizer
     said = list[Said]()
 
     def plan(tokens: Sequence[list[int]]) -> Callable[[], list[int]] | None:

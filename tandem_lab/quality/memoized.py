@@ -6,7 +6,7 @@ function of those alone. Knows nothing of sides, clocks or links.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -92,17 +92,20 @@ class Loaded:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._engines: dict[tuple[object, ...], MemoizedEngine] = {}
 
-    def engine(self, party: str) -> MemoizedEngine:
-        """The model of a party. Raises TandemError."""
+    def engine(self, party: str) -> Any:
+        """The model of a party, of pieces if those of all parties need them. Raises TandemError."""
+        return self._engines[party]
+
+    @cached_property
+    def _engines(self) -> Mapping[str, Any]:
         from tandem.actors.loading import engine_key, load_engine
+        from tandem_lab.quality.pieces import in_common
 
-        own = self._config.party(party)
-        key = engine_key(own)
-        if key not in self._engines:
-            self._engines[key] = MemoizedEngine(load_engine(own, num_threads=1))
-        return self._engines[key]
+        parties = {party: self._config.party(party) for party in self._config.parties}
+        by_key = {engine_key(own): own for own in parties.values()}
+        loaded = {key: MemoizedEngine(load_engine(own, num_threads=1)) for key, own in by_key.items()}
+        return in_common({party: loaded[engine_key(own)] for party, own in parties.items()})
 
     def retriever(self, party: str) -> MemoizedRetriever:
         """The index of a party. Raises TandemError."""

@@ -21,7 +21,7 @@ from tandem.config.schema import Config
 from tandem.engine.drafter import Drafter, DraftPlace
 from tandem.engine.engine import Engine
 from tandem.engine.prompt import Prompt
-from tandem.engine.tokenizer import Detokenizer, StopRule
+from tandem.engine.tokenizer import StopRule
 from tandem.modes import SessionSpec
 from tandem.protocol.log import Prefix
 from tandem.topology import PARTIES, Party
@@ -296,7 +296,7 @@ def answer_alone(engine: Engine, codec: Codec, spec: SessionSpec, document: str,
     notes: counts a document that did not fit.
     """
     started_s = time.process_time()
-    rule = StopRule.of(spec.eos_token_ids, spec.sampling, Detokenizer(engine.tokenizer_json))
+    rule = StopRule.of(spec.eos_token_ids, spec.sampling, engine.detokenizer)
     drafter = Drafter(
         spec.rules.codec_of_votes(codec), spec.sampling, spec.rules.drawing_rule, spec.vocab_size
     )
@@ -331,7 +331,7 @@ def answer_by_rule(
     texts, relevance: of the documents of each party that has some. notes: counts documents that did not fit.
     """
     started_s, first, tokens = time.process_time(), dict[Party, PartyRows](), list[int]()
-    rule = StopRule.of(spec.eos_token_ids, spec.sampling, Detokenizer(engines[Party.DEVICE].tokenizer_json))
+    rule = StopRule.of(spec.eos_token_ids, spec.sampling, engines[Party.DEVICE].detokenizer)
     kept = dict[Party, list[float]]()
     try:
         for party, documents in texts.items():

@@ -13,7 +13,7 @@ from tandem.aggregation.rules import LOTTERY
 from tandem.client.request import spec_of
 from tandem.codecs import codec_of
 from tandem.config.schema import Config
-from tandem.engine.tokenizer import Detokenizer, StopRule
+from tandem.engine.tokenizer import StopRule
 from tandem.modes import SessionSpec, reference
 from tandem_lab.quality.local import LocalParty, LocalVoter, find_shaper, with_engines
 from tandem_lab.quality.memoized import Loaded
@@ -74,6 +74,5 @@ class LocalWorkers:
     def is_complete(self, spec: SessionSpec) -> reference.IsComplete:
         """The stop rule of every party."""
         sampling = spec.sampling
-        detokenizer = Detokenizer(self.engine(spec.home).tokenizer_json)
-        rule = StopRule.of(spec.eos_token_ids, sampling, detokenizer, spec.grammar)
+        rule = StopRule.of(spec.eos_token_ids, sampling, self.engine(spec.home).detokenizer, spec.grammar)
         return lambda tokens: rule.find_reason(tokens) is not None

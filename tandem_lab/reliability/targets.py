@@ -61,6 +61,13 @@ class Anybody:
     """Lets everybody in."""
 
     about = None
+    vocabulary = b"any"
+
+    def has_listed(self, device: Device, digest: str) -> None:
+        """None is here."""
+
+    def learn(self, vocabulary: bytes) -> None:
+        """Nobody lists it."""
 
     def recognise(self, secret: bytes) -> Device:
         """Any token is that of one device."""
@@ -74,8 +81,10 @@ class Anybody:
 
 
 def read_hello(data: bytes) -> None:
-    """What a device says first; any token is known."""
-    CloudHandshake(Anybody()).receive(data)
+    """What a device says first; any token is known. Lines after the first are what follows."""
+    handshake = CloudHandshake(Anybody())
+    for frame in data.split(b"\n"):
+        handshake.receive(frame)
 
 
 def read_welcome(data: bytes) -> None:

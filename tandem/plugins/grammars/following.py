@@ -81,7 +81,8 @@ def open_grammar(
 ) -> FollowedGrammar:
     """Follow a query's grammar with a model's tokens. Raises GenerationError where that cannot be done here.
 
-    model: its tokenizer as JSON, the number of its tokens, and those that end an answer. The rest: of the query.
+    model: its tokenizer as JSON, or {"pieces": all, each byte as one character}, the number of its tokens, and those
+    that end an answer. The rest: of the query.
     """
     return FollowedGrammar(find_server(*model), grammar, vocab_size, ends)
 
@@ -387,10 +388,37 @@ def read_tokenizer(tokenizer_json: str, vocab_size: int, ends: Sequence[int]) ->
 
     # What a grammar leaves no choice of is tokenised as the tokenizer would, but not as if a text began there.
     within = json.loads(tokenizer_json, object_hook=_without_prefix_space)
-    tokenizer = LLTokenizer(json.dumps(within), n_vocab=vocab_size, eos_token=list(ends))
+    source: Any = _Listed(within["pieces"], ends) if "pieces" in within else json.dumps(within)
+    tokenizer = LLTokenizer(source, n_vocab=vocab_size, eos_token=list(ends))
     if any(tokenizer.decode_bytes(tokenizer.tokenize_str(text)).decode() != text for text in _SAMPLES):
         raise ValueError("llguidance takes texts apart otherwise")
     return tokenizer
+
+
+class _Listed:
+    """Pieces of text as a tokenizer of llguidance, which asks for these attributes."""
+
+    is_tokenizer_wrapper = True
+    bos_token_id = None
+
+    def __init__(self, pieces: Sequence[str], ends: Sequence[int]) -> None:
+        """pieces: each byte as the character of that number."""
+        self.eos_token_id, self.special_token_ids = ends[0], list(ends)
+        self.tokens = [
+            b"\xff<end>" if number in ends else piece.encode("latin-1") for number, piece in enumerate(pieces)
+        ]
+        self._numbers = {text: number for number, text in enumerate(self.tokens)}
+        self._longest = max(map(len, self.tokens))
+
+    def __call__(self, text: str) -> list[int]:
+        """The longest pieces, from the beginning on."""
+        left, found = text.encode(), list[int]()
+        while left:
+            lengths = range(min(len(left), self._longest), 0, -1)
+            length = next((each for each in lengths if left[:each] in self._numbers), 0)
+            found += [self._numbers[left[:length]]] if length else []
+            left = left[max(1, length) :]
+        return found
 
 
 _SAMPLES = ("yes", " yes", '{"a": 1}', "\n  b", "Zürich 3")

@@ -138,7 +138,7 @@ class Lattice(StatelessCodec):
         return sets.max_bytes(sets.counts_bits(MAX_VOCAB, self.resolution) + self.resolution.bit_length())
 
     def encode(self, dense: NDArray[np.floating]) -> bytes:
-        """Bytes of a distribution [vocab], vocab <= 2**18; GenerationError if it is none."""
+        """Bytes of a distribution [vocab], vocab <= 2**19; GenerationError if it is none."""
         check_dense(dense)
         rounded = point(dense, np.arange(dense.size), self.resolution)
         if self.index == NON_ZERO:
@@ -191,7 +191,7 @@ class KSqs(StatelessCodec):
         return sets.max_bytes(_num_bits(self.k, self.resolution) + self.k.bit_length())
 
     def encode(self, dense: NDArray[np.floating]) -> bytes:
-        """Bytes of a distribution [vocab], k <= vocab <= 2**18; GenerationError if it is none or too short."""
+        """Bytes of a distribution [vocab], k <= vocab <= 2**19; GenerationError if it is none or too short."""
         check_dense(dense)
         check_fits(self.name, self.k, dense.size)
         ids = largest(dense, self.k)
@@ -370,7 +370,7 @@ class TopK(StatelessCodec):
         return sets.max_bytes(num_bits)
 
     def encode(self, dense: NDArray[np.floating]) -> bytes:
-        """Bytes of a distribution [vocab], k <= vocab <= 2**18; GenerationError if it is none or too short."""
+        """Bytes of a distribution [vocab], k <= vocab <= 2**19; GenerationError if it is none or too short."""
         check_dense(dense)
         check_fits(self.name, self.k, dense.size)
         ids = largest(dense, self.k)

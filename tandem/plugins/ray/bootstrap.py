@@ -38,7 +38,15 @@ from tandem.plugins.ray.actors import (
 from tandem.plugins.ray.attach import attach, attached, wait_for_roles
 from tandem.plugins.ray.nodes import NodeInfo
 from tandem.sites.port import ActorClasses, Deployment, Host, Progress, SitePort
-from tandem.sites.startup import check_files, compare, connect_parties, describe, note_pairing, start_together
+from tandem.sites.startup import (
+    check_files,
+    compare,
+    connect_parties,
+    describe,
+    note_pairing,
+    share_vocabularies,
+    start_together,
+)
 
 AGAIN_S = 0.5
 """Between two attempts to find a party that is being started again."""
@@ -239,7 +247,8 @@ async def _meet(parties: Mapping[str, RayActors], config: Config) -> dict[str, d
     try:
         async with asyncio.timeout(limit_s):
             described = await describe(parties)
-            compare(described)
+            compare(described, may_share=True)
+            await share_vocabularies(parties, described)
             await connect_parties(parties, config.topology)
     except TimeoutError:
         raise ClusterError(

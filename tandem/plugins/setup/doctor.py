@@ -425,13 +425,21 @@ def load_facts(party: PartyConfig) -> ModelFacts:
 
 def vocabularies(device: ModelFacts, cloud: ModelFacts) -> str:
     """Whether tokens mean the same on both sides."""
-    from tandem.engine.tokenizer import find_difference, find_extra
+    from tandem.engine.tokenizer import Detokenizer, find_difference, find_extra
 
     if difference := find_difference(device.tokenizer, cloud.tokenizer, PARTIES):
-        remedy = "set device.model and cloud.model to models of one family, which share a tokenizer"
-        raise Trouble(f"device: {device.name}; cloud: {cloud.name}: {difference}", remedy)
+        spelled = [map(Detokenizer(each.tokenizer).spell, _ids(each.tokenizer)) for each in (device, cloud)]
+        one, other = ({bytes(token.utf8) for token in tokens if token.utf8} for tokens in spelled)
+        return (
+            f"device: {device.name}; cloud: {cloud.name}: {difference}; answers are of {len(one | other):,} pieces of "
+            f"text, of which both have {len(one & other):,}, and each model reads what the other writes"
+        )
     extra = find_extra(device.tokenizer, cloud.tokenizer, PARTIES)
     return f"{extra}; answers are of the tokens that both have" if extra else "the same on both sides"
+
+
+def _ids(tokenizer: Tokenizer) -> list[int]:
+    return sorted(tokenizer.get_vocab(with_added_tokens=True).values())
 
 
 def templates(device: ModelFacts, cloud: ModelFacts) -> str:

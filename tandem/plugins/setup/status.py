@@ -54,6 +54,8 @@ def summary_lines(state: dict[str, Any]) -> Iterator[str]:
     nodes = [node for node in state["nodes"] if node["alive"]]
     where = ", ".join(f"{'/'.join(node['roles']) or 'other'} {node['address']}" for node in nodes)
     yield f"{'cluster':<8} {state['cluster']}" + (f", {plural(len(nodes), 'node')}: {where}" if nodes else "")
+    if shared := {described.get("vocabularies", "") for described in state["parties"].values()} - {""}:
+        yield f"{'answers':<8} of {', '.join(shared)}"
     for party, described in state["parties"].items():
         yield f"{party:<8} {_loaded(described, _pace_ms(party, state))}{_watched(party, state)}"
         if fallback := described.get("batching"):

@@ -141,8 +141,8 @@ def test_a_damaged_payload_gives_a_distribution_or_a_protocol_error(
 
 TOO_LARGE = sets.to_bytes(sets.push_set(sets.push_counts(0, [9, 0, 0, 0], 9), [0, 1, 2, 3], VOCAB) * 10**9)
 MALFORMED = {
-    "empty": (Lattice(6), b"", VOCAB, "must have 1 to 15 bytes, got 0"),
-    "too long": (KSqs(4, 6), b"\x01" * 100, VOCAB, "must have 1 to 12 bytes, got 100"),
+    "empty": (Lattice(6), b"", VOCAB, "must have 1 to 16 bytes, got 0"),
+    "too long": (KSqs(4, 6), b"\x01" * 100, VOCAB, "must have 1 to 13 bytes, got 100"),
     "zero byte at the end": (TopK(4), b"\x07\x00", VOCAB, "must not end with a zero byte, got 2 bytes"),
     "number beyond the last point": (
         KSqs(4, 9, "paper"),

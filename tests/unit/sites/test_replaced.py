@@ -13,11 +13,12 @@ import pytest
 
 from tandem import Config, Tandem
 from tandem.actors.base import Runtime, SharedProcess, SiteActor
+from tandem.engine.pieces import pack
 from tandem.errors import QueryError
 from tandem.events import TokenEvent
 from tandem.protocol.routes import ROLES, ActorKind
 from tandem.sites.port import Deployment
-from tandem.sites.startup import ACTOR_CLASSES, LocalSite, join_actors, start_actors
+from tandem.sites.startup import ACTOR_CLASSES, LocalSite, join_actors, list_pieces, start_actors
 
 QUESTIONS = ("Which game should Mira try?", "Why is the sky blue?")
 OPTIONS: dict[str, Any] = {"only": "cloud", "seed": 12, "temperature": 1.0, "max_new_tokens": 24}
@@ -108,6 +109,20 @@ def test_whoever_is_lost_in_an_answer_is_replaced_among_the_others(tmp_path: Pat
     assert [actor for role, actor in cloud.actors.items() if role not in lost] == kept
     stream.close()  # type: ignore[attr-defined]
     tandem.close()
+
+
+@pytest.mark.parametrize("lost", [["decoder"], LIGHT])
+def test_who_is_replaced_has_the_pieces_of_those_who_stay(tmp_path: Path, lost: list[str]) -> None:
+    cloud = Cloud(folder=tmp_path)
+    own = cloud.loop.run(cloud.actors["decoder"].call("vocabulary"))
+    vocabularies = {"device": pack([b"zzz"]), "cloud": own}
+    added = cloud.loop.run(list_pieces(cloud.actors, vocabularies))
+    cloud.kill(*lost)
+    cloud.replace(*lost)
+    for role in ("decoder", "draft_queue"):
+        assert cloud.loop.run(cloud.actors[role].call("shared")) == [vocabularies]
+    assert added.items() <= cloud.loop.run(cloud.actors["decoder"].describe()).items()
+    cloud.close()
 
 
 def test_without_its_decoder_a_query_fails_with_one_sentence(tmp_path: Path) -> None:

@@ -1,0 +1,71 @@
+"""Models of different vocabularies, as the laboratory asks them: after any pieces, without a memory of earlier ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tandem.engine.drafter import row_probabilities
+from tandem.engine.pieces import END, MAX_GAIN, TOKENS_PER_PIECE, PieceReader, Pieces, TextTokens
+from tandem.engine.tokenizer import common_size
+
+
+class PieceEngine:
+    """An `Engine` whose answers are of pieces, as `LocalPair` and `LocalWorkers` use it."""
+
+    eos_token_ids = (END,)
+
+    def __init__(self, engine: Any, tokens: TextTokens, pieces: Pieces) -> None:
+        self._engine = engine
+        self._tokens, self._reader = tokens, PieceReader(tokens, pieces)
+        self.detokenizer = pieces
+        self.vocab_size, self.follow = pieces.size, pieces.follow
+
+    def open(
+        self, session: str, query: str, documents: Sequence[str], max_new_tokens: int, **how: Any
+    ) -> Any:
+        """As of `Engine`, with room for the tokens that pieces are read as."""
+        return self._engine.open(session, query, documents, TOKENS_PER_PIECE * max_new_tokens, **how)
+
+    def next_logits(self, session: str, pieces: Sequence[int]) -> Any:
+        """Logits [rows, pieces] float32."""
+        return self._reader.spread(self._engine.next_logits(session, self._read(pieces)))
+
+    def likelihoods(self, session: str, pieces: Sequence[int], piece: int) -> list[float]:
+        """How much likelier each row finds the text with one more piece."""
+        if piece == END:
+            return list(row_probabilities(self.next_logits(session, pieces))[:, END].tolist())
+        after, before = (self._total(session, self._read(text)) for text in ([*pieces, piece], pieces))
+        return list(np.exp(np.clip(after - before, -MAX_GAIN, MAX_GAIN)).tolist())
+
+    def _total(self, session: str, tokens: Sequence[int]) -> Any:
+        total: Any = 0.0
+        for number, token in enumerate(tokens):
+            rows = row_probabilities(self._engine.next_logits(session, tokens[:number]))
+            total = total + np.log(np.maximum(rows[:, token].astype(np.float64), 1e-300))
+        return total
+
+    def _read(self, pieces: Sequence[int]) -> tuple[int, ...]:
+        return self._tokens.read(self.detokenizer.join(pieces))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+
+def in_common(engines: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The engines of parties as they are if their vocabularies fit, else of pieces."""
+    if (
+        common_size(
+            *(
+                {"vocab_size": each.vocab_size, "vocabulary_prefixes": each.vocabulary_prefixes}
+                for each in engines.values()
+            )
+        )
+        is not None
+    ):
+        return engines
+    tokens = {party: TextTokens(engine, party) for party, engine in engines.items()}
+    pieces = Pieces({party: own.packed for party, own in tokens.items()})
+    return {party: PieceEngine(engine, tokens[party], pieces) for party, engine in engines.items()}
