@@ -23,7 +23,8 @@ import ray
 from tandem.cli import main as tandem_command
 from tandem.client.tandem import Tandem
 from tandem.config.schema import Config
-from tandem.engine.places import expand, load_tokenizer
+from tandem.corpora import model_path
+from tandem.engine.places import load_tokenizer
 from tandem.plugins.ray.actors import raw_rows
 from tandem.topology import PARTIES, Party
 from tandem_lab.bench.places import launch
@@ -59,7 +60,7 @@ def main(name: str, folder: str) -> None:
             ask(tandem, marker)
         found["control_leaks"] = leaks(lab, tandem, [*pieces, *PUBLIC])
         found["ports"] = ports(lab)
-        found["tokenizer"] = load_tokenizer(expand(tandem.config.with_names().device.model))[0].to_str()
+        found["tokenizer"] = load_tokenizer(model_path(tandem.config.with_names().device.model))[0].to_str()
         found["vocab_size"] = tandem.described[Party.DEVICE]["vocab_size"]
     (out / "results.json").write_text(json.dumps(found), "utf-8")
 
