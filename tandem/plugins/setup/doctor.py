@@ -456,10 +456,11 @@ def templates(device: ModelFacts, cloud: ModelFacts) -> str:
 
 def engine(party: PartyConfig) -> str:
     """Load a party's model and try its batches."""
-    from tandem.actors.loading import load_engine
+    from tandem.actors.loading import engine_name, load_engine
     from tandem.corpora import model_path
 
-    num_bytes = count_bytes(expand(model_path(party.model)), party.dtype)
+    dtype = "" if engine_name(party) == "llama" else party.dtype  # llama.cpp computes a file as it is
+    num_bytes = count_bytes(expand(model_path(party.model)), dtype)
     if num_bytes is None or num_bytes > MAX_WEIGHT_BYTES:
         size = "in the hub's cache" if num_bytes is None else f"{num_bytes / GIB:.1f} GiB"
         return f"not tried here, since its weights are {size}; `tandem status` shows it once the party is up"

@@ -202,6 +202,15 @@ def test_all_of_it_runs_here() -> None:
     assert "bundled model" not in names
 
 
+def test_a_model_is_as_large_as_its_engine_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """llama.cpp computes a file as it is, PyTorch in the precision of the settings."""
+    asked = list[str]()
+    monkeypatch.setattr(doctor, "count_bytes", lambda path, dtype: asked.append(dtype))
+    for engine in ("llama", "torch"):
+        doctor.engine(replace(Config().device, model="smollm2", engine=engine))
+    assert asked == ["", "float32"]
+
+
 def test_the_engine_is_tried_where_its_model_is_small(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
