@@ -278,6 +278,8 @@ class _Asking:
             if documents := self._found.documents(party, counts):
                 texts[party] = [self._found.texts[place] for place in documents]
                 relevance[party] = [scores[place] for place in documents]
+        if not texts:
+            return self._answer_alone(spec, method, counts)
         return answer_by_rule(self._parties.engines, spec, RULES[method.rule], texts, relevance, self._notes)
 
     def _answer_alone(self, spec: SessionSpec, method: Method, counts: Counts) -> Answer:
