@@ -131,8 +131,7 @@ def judge(question: str, tokens: Sequence[HasCitation], sources: Sequence[HasPas
     by_step: list[bool | None] = [None] * len(tokens)
     for said, steps in zip(is_said.values(), _steps_of(spans, tokens), strict=True):
         by_step[steps.start : steps.stop] = [said] * len(steps)
-    shares = [covered_share(question, text) for text in cited]
-    told = " ".join(text for text, share in zip(cited, shares, strict=True) if share is not None)
+    told = " ".join(text for text in cited if not _differ_in_language(question, text))
     is_supported = None if cited and not told else (covered_share(question, told) or 0.0) > LEAST_COVERED
     if not spans or (num_new and num_missing == num_new):
         is_supported = False
@@ -172,9 +171,9 @@ def covered_share(question: str, text: str) -> float | None:
     differ. The words of a name are one thing. None where the two are in different languages."""
     from tandem.retrieval.words import parts_of
 
-    language, other = find_language(question), find_language(text)
-    if language != other and None not in (language, other):
+    if _differ_in_language(question, text):
         return None
+    language = find_language(question)
     small = parts_of(
         " ".join(chain.from_iterable(SMALL_WORDS.values()) if language is None else SMALL_WORDS[language])
     )
@@ -185,6 +184,12 @@ def covered_share(question: str, text: str) -> float | None:
     there = parts_of(text)
     found = [each for each in beginnings if any(word.startswith(each) for word in there)]
     return len(found) / len(beginnings) if beginnings else 1.0
+
+
+def _differ_in_language(question: str, text: str) -> bool:
+    """Whether both are plainly in a language, and not in the same."""
+    language, other = find_language(question), find_language(text)
+    return language != other and None not in (language, other)
 
 
 def find_language(text: str) -> str | None:
