@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks._common import finish
 from tandem import Answer, Config, Tandem
 from tandem.client.request import spec_of
-from tandem.client.steps import SAYS, read_cases
+from tandem.client.steps import read_cases, read_known
 from tandem.plugins.embedders import Embedder
 from tandem.protocol.log import common_length
 from tandem.retrieval.retriever import build_given_index
@@ -112,7 +112,7 @@ def reference_of(config: Config) -> Callable[..., list[Any]]:
         spec = change_spec(spec_of(config), query=question, seed=seed, **changes)
         if config.decoding.steps == "always":
             cases, known, text = say_in_steps(spec, pair.engines, pair.retrievers)
-            return ["; ".join(read_cases(cases)), known.removeprefix(SAYS.strip()).strip(), text]
+            return ["; ".join(read_cases(cases)), read_known(known), text]
         return answer_uncompressed(spec, pair.engines, pair.retrievers)
 
     return answer

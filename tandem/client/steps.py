@@ -97,12 +97,12 @@ def next_query(spec: SessionSpec, said: Sequence[Said], *, may_say: bool = True)
         return NextQuery(
             spec=replace(said_alone, sampling=replace(said_alone.sampling, stop=ends)), party=Party.DEVICE
         )
-    known = _known(said[1].text)
+    known = read_known(said[1].text)
     query = f"{spec.query} ({known})" if known else spec.query
     return NextQuery(spec=replace(spec, query=query, decoding=by_cloud, has_several_models=False), party=None)
 
 
-def _known(said: str) -> str:
+def read_known(said: str) -> str:
     """What the device said."""
     return said.removeprefix(SAYS.strip()).strip()
 
@@ -177,7 +177,7 @@ async def ask_in_steps(
             passages = tuple(source.text or "" for source in answer.own_sources)
             said.append(Said(text=answer.text, passages=passages))
             earlier.append(answer.statistics)
-            text = _known(answer.text) if shown else "; ".join(read_cases(answer.text))
+            text = read_known(answer.text) if shown else "; ".join(read_cases(answer.text))
             shown.append(StepEvent(party=step.party, text=text, sources=answer.own_sources))
             step = next_query(spec, said, may_say=plain is None)
     except QueryError as error:
