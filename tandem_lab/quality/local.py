@@ -285,9 +285,10 @@ def with_engines(spec: SessionSpec, engines: Mapping[Any, Engine]) -> SessionSpe
     described = {
         party: {"weights_fingerprint": engine.runner.weights_fingerprint} for party, engine in engines.items()
     }
-    first, eos = next(iter(engines.values())), tuple(next(iter(engines.values())).eos_token_ids)
+    first = next(iter(engines.values()))
     size = first.vocab_size if isinstance(first, PieceEngine) else spec.vocab_size
     has_several = have_several_models(described, spec)
+    eos = tuple(first.eos_token_ids)
     return replace(spec, eos_token_ids=eos, vocab_size=size, has_several_models=has_several)
 
 

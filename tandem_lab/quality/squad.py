@@ -25,8 +25,14 @@ def read_squad(path: Path) -> tuple[str, list[Question]]:
     try:
         content = path.read_bytes()
         articles = json.loads(content)["data"]
-        read = list(_questions(articles))
-        texts = dict(_paragraphs(articles))
+        paragraphs = list(_paragraphs(articles))
+        read = [
+            (entry, source, split)
+            for source, paragraph, split in paragraphs
+            for entry in paragraph["qas"]
+            if entry["answers"]
+        ]
+        texts = {source: str(paragraph["context"]) for source, paragraph, _ in paragraphs}
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         raise EvaluationError(
             f"{path} is not in SQuAD's form ({error!r:.80}); name a file like xquad.en.json, or jsonl with a question "
@@ -55,22 +61,11 @@ def read_squad(path: Path) -> tuple[str, list[Question]]:
     ]
 
 
-def _paragraphs(articles: list[Any]) -> Iterator[tuple[str, str]]:
-    """File and text of each paragraph."""
+def _paragraphs(articles: list[Any]) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """The file of each paragraph, itself, and its half."""
     number = 0
-    for article in articles:
+    for place, article in enumerate(articles):
+        split = "tune" if 2 * place < len(articles) else "held-out"
         for paragraph in article["paragraphs"]:
-            yield f"{PARTIES[number % 2]}/{number:05}.md", str(paragraph["context"])
+            yield f"{PARTIES[number % 2]}/{number:05}.md", paragraph, split
             number += 1
-
-
-def _questions(articles: list[Any]) -> Iterator[tuple[dict[str, Any], str, str]]:
-    """Each question that has an answer, with the file of its paragraph, and its half."""
-    files = (source for source, _ in _paragraphs(articles))
-    for number, article in enumerate(articles):
-        split = "tune" if 2 * number < len(articles) else "held-out"
-        for paragraph in article["paragraphs"]:
-            source = next(files)
-            for entry in paragraph["qas"]:
-                if entry["answers"]:
-                    yield entry, source, split
