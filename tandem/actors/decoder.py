@@ -379,14 +379,13 @@ class DecoderActor(SiteActor):
 
     def _reader(self, spec: SessionSpec) -> PieceReader | None:
         """How this party reads a query's answer; None: as the model's own tokens."""
-        from tandem.engine.pieces import MAX_LISTS, PieceReader
+        from tandem.engine.pieces import MAX_LISTS, PieceReader, forget_first
 
         if (pieces := self._lists.find(spec.pieces)) is None:
             return None
         if spec.pieces not in self._readers:
             self._readers[spec.pieces] = PieceReader(self._vocabulary, pieces)
-            if len(self._readers) > MAX_LISTS:
-                del self._readers[next(iter(self._readers))]
+            forget_first(self._readers, MAX_LISTS)
         return self._readers[spec.pieces]
 
     def _drafter(self, session: DecodingSession) -> Drafter:

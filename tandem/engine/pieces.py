@@ -16,7 +16,7 @@ import math
 import zlib
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from hashlib import sha256
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
@@ -93,6 +93,7 @@ class Pieces(Detokenizer):
 
     def __init__(self, vocabularies: Mapping[str, bytes]) -> None:
         """vocabularies: of each party, as of `pack`. Raises ProtocolError, and GenerationError for too many pieces."""
+        self.vocabularies = dict(vocabularies)
         own = [frozenset(unpack(packed)) for packed in vocabularies.values()]
         self.texts = (b"", *sorted(frozenset[bytes]().union(*own)))  # by number; of the end: empty
         self._num_tokens, self._num_shared = [len(each) for each in own], len(frozenset.intersection(*own))
@@ -160,17 +161,18 @@ class PieceLists:
     """The lists that a party shares with others, the latest few."""
 
     def __init__(self) -> None:
-        self.vocabularies: list[dict[str, bytes]] = []  # of each list, by party
         self._lists: dict[str, Pieces] = {}  # by fingerprint
+
+    @property
+    def vocabularies(self) -> list[dict[str, bytes]]:
+        """Of each list, by party."""
+        return [pieces.vocabularies for pieces in self._lists.values()]
 
     def add(self, vocabularies: dict[str, bytes]) -> Pieces:
         """Make a list. Raises as `Pieces`."""
-        pieces = Pieces(vocabularies)
-        if pieces.fingerprint not in self._lists:
-            self._lists[pieces.fingerprint] = pieces
-            self.vocabularies.append(vocabularies)
-        if len(self._lists) > MAX_LISTS:
-            del self._lists[next(iter(self._lists))], self.vocabularies[0]
+        pieces = _list_pieces(tuple(vocabularies.items()))
+        self._lists.setdefault(pieces.fingerprint, pieces)
+        forget_first(self._lists, MAX_LISTS)
         return pieces
 
     def get(self, fingerprint: str) -> Pieces | None:
@@ -186,6 +188,12 @@ class PieceLists:
                 code=Code.CHANGED,
             )
         return self._lists[fingerprint] if fingerprint else None
+
+
+@lru_cache(MAX_LISTS)
+def _list_pieces(vocabularies: tuple[tuple[str, bytes], ...]) -> Pieces:
+    """Actors that share a process share a list."""
+    return Pieces(dict(vocabularies))
 
 
 # ---- a party's reading ---------------------------------------------------------------------------------------
@@ -300,7 +308,7 @@ class Reading:
         data = self._reader.pieces.join(pieces)
         if data not in self._read:
             self._read[data] = self._reader.vocabulary.read(data)
-            _forget_first(self._read)
+            forget_first(self._read, KEPT_READINGS)
         if self._room is not None and len(self._read[data]) > self._room:
             raise GenerationError(
                 f"The answer has {len(self._read[data])} tokens of the model, and {self._room} fit its context; ask "
@@ -365,12 +373,12 @@ class Reading:
         for end in range(known, min(len(tokens), first + logits.shape[1])):
             shares = row_probabilities(logits[:, end - first])[:, tokens[end]].astype(np.float64)
             self._totals[tokens[: end + 1]] = total = total + np.log(np.maximum(shares, 1e-300))
-            _forget_first(self._totals)
+            forget_first(self._totals, KEPT_READINGS)
 
 
-def _forget_first(kept: dict[Any, Any]) -> None:
+def forget_first(kept: dict[Any, Any], most: int) -> None:
     """Drop the oldest of too many."""
-    if len(kept) > KEPT_READINGS:
+    if len(kept) > most:
         del kept[next(iter(kept))]
 
 

@@ -22,7 +22,7 @@ from typing import Any, TypeVar, cast
 
 from tandem.actors.draft_queue import DraftQueueActor, HostQueue
 from tandem.config.schema import Config, DevicesConfig
-from tandem.engine.pieces import MAX_LISTS
+from tandem.engine.pieces import MAX_LISTS, forget_first
 from tandem.errors import (
     CallError,
     ClusterError,
@@ -190,8 +190,7 @@ class Admission:
         keep_vocabulary(self._folder, vocabulary)
         listed = list_pieces(self.actors, {Party.DEVICE: vocabulary, Party.CLOUD: self.vocabulary})
         self._listing[digest_of(vocabulary)] = asyncio.get_running_loop().create_task(listed)
-        if len(self._listing) > MAX_LISTS:
-            del self._listing[next(iter(self._listing))]
+        forget_first(self._listing, MAX_LISTS)
 
     def note_refusal(self, error: ProtocolError) -> None:
         """Log why a connection was refused, ever more rarely: whoever connects decides how often this happens."""
