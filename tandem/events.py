@@ -362,9 +362,8 @@ def assemble(events: Sequence[Event], done: DoneEvent, seed: int) -> Answer:
     """The answer that events make up, even of a query that failed. done: the last of them."""
     tokens = cited_tokens(events)
     retrieved = [event for event in events if isinstance(event, SourcesEvent)]
-    retrieved.sort(
-        key=lambda event: (event.party in (Party.CLOUD, SERVER), event.party)
-    )  # whichever came first
+    # whichever came first
+    retrieved.sort(key=lambda event: (event.party in (Party.CLOUD, SERVER), event.party))
     return Answer(
         text="".join(token.text for token in tokens).strip(),
         tokens=tokens,

@@ -428,7 +428,8 @@ def vocabularies(device: ModelFacts, cloud: ModelFacts) -> str:
     from tandem.engine.tokenizer import Detokenizer, find_difference, find_extra
 
     if difference := find_difference(device.tokenizer, cloud.tokenizer, PARTIES):
-        spelled = [map(Detokenizer(each.tokenizer).spell, _ids(each.tokenizer)) for each in (device, cloud)]
+        tokenizers = (device.tokenizer, cloud.tokenizer)
+        spelled = [map(Detokenizer(each).spell, each.get_vocab().values()) for each in tokenizers]
         one, other = ({bytes(token.utf8) for token in tokens if token.utf8} for tokens in spelled)
         return (
             f"device: {device.name}; cloud: {cloud.name}: {difference}; answers are of {len(one | other):,} pieces of "
@@ -436,10 +437,6 @@ def vocabularies(device: ModelFacts, cloud: ModelFacts) -> str:
         )
     extra = find_extra(device.tokenizer, cloud.tokenizer, PARTIES)
     return f"{extra}; answers are of the tokens that both have" if extra else "the same on both sides"
-
-
-def _ids(tokenizer: Tokenizer) -> list[int]:
-    return sorted(tokenizer.get_vocab(with_added_tokens=True).values())
 
 
 def templates(device: ModelFacts, cloud: ModelFacts) -> str:
