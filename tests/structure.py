@@ -22,9 +22,9 @@ PACKAGE, LAB = ROOT / "tandem", ROOT / "tandem_lab"
 PLUGINS = "plugins"
 """The package whose folders hang on the core."""
 LIMITS = {
-    "lines of the core": 30790,
-    "lines of the product": 46745,
-    "lines of the tests": 45215,
+    "lines of the core": 30800,
+    "lines of the product": 46800,
+    "lines of the tests": 45280,
     "lines of the laboratory": 15280,
     "lines of the benchmarks": 6240,
     "modules of the core": 114,
