@@ -122,7 +122,7 @@ def index(
     report = _build(path, add, delete or [], folder, config, embedder, log, replace=replace)
     caches = None
     if precompute_kv:
-        caches = _compute_caches(config, party, log)
+        caches = compute_caches(config, party, log)
     else:
         drop_stale_caches(config, party, folder)
     if as_json:
@@ -312,7 +312,13 @@ def _check_store(config: Config, party: Party) -> None:
         )
 
 
-def _compute_caches(config: Config, party: Party, log: StageLog) -> PrecomputeReport:
+def compute_caches(
+    config: Config,
+    party: Party,
+    log: StageLog,
+    follow: Callable[[int, int], object] = lambda done, total: None,
+) -> PrecomputeReport:
+    """Those of all chunks of an index that are missing. follow: may raise to end it. Raises TandemError."""
     from tandem.actors.loading import load_engine, open_disk_store
     from tandem.engine.engine import precompute
     from tandem.retrieval import Index
@@ -324,7 +330,12 @@ def _compute_caches(config: Config, party: Party, log: StageLog) -> PrecomputeRe
     store = open_disk_store(own, engine, kv_folder(party, config), warn)
     chunks = Index.open(Path(own.index))
     with progress_bar("caches", is_quiet=log.is_quiet) as advance:
-        return precompute(engine, store, len(chunks), lambda row: chunks.document(row).page_content, advance)
+
+        def show(done: int, total: int) -> None:
+            advance(done, total)
+            follow(done, total)
+
+        return precompute(engine, store, len(chunks), lambda row: chunks.document(row).page_content, show)
 
 
 def _print_caches(report: PrecomputeReport) -> None:

@@ -307,11 +307,11 @@ def precompute(
     """
     engine.caches.store = store
     report = PrecomputeReport()
+    if progress:
+        progress(0, num_documents)
     store.prune({store.name(_tokens(engine, document(number))) for number in range(num_documents)})
     bytes_per_token = 0.0
     for number in range(num_documents):
-        if progress:
-            progress(number, num_documents)
         tokens = _tokens(engine, document(number))
         if not tokens:
             report.num_too_long += 1
@@ -324,8 +324,8 @@ def precompute(
             is_stored = store.get(tokens) is not None
             report.num_computed += is_stored
             report.num_left_out += not is_stored
-    if progress:
-        progress(num_documents, num_documents)
+        if progress:
+            progress(number + 1, num_documents)
     report.num_bytes = store.num_bytes
     return report
 

@@ -48,6 +48,10 @@ PROMPT_TOKENS, ANSWER_TOKENS = 500, 40
 TRIED_TOKENS = 4
 PATIENCE_S = 60.0
 """The longest that an answer may take of a model that nobody chose."""
+CACHING_S, SAMPLED_S = 20.0, 1.0
+"""The longest that caches of all passages may take to compute at once; after how long that is judged."""
+MAX_CACHED = 2_000
+"""Passages of which nobody asks how long that takes."""
 MAX_LISTED = 6
 HUB_MODELS = (
     ("Qwen2.5-0.5B-Instruct", "q4_k_m", 490_000_000, "Apache-2.0"),
@@ -56,6 +60,13 @@ HUB_MODELS = (
     ("Qwen2.5-7B-Instruct", "q3_k_m", 3_810_000_000, "Apache-2.0"),
 )
 """One family, whose models can answer together, smallest first: name, quantisation, bytes of the file, licence."""
+
+
+class _TooLongError(Exception):
+    """Caches of all passages take longer than `CACHING_S`. seconds: how long; 0: they are too many to try."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +142,13 @@ def init(
     if settings_only:
         _print_next([*(_index_line(party, path) for party, path in folders.items()), *_later(model)])
         return 0
+    later = [*(_compute_caches() if model is not None and Party.CLOUD not in folders else []), *_later(model)]
     if question is None and model is not None and is_interactive():
         question = (
             typer.prompt("Your first question (empty: none)", default="", show_default=False).strip() or None
         )
     if question is None:
-        _print_next(_later(model))
+        _print_next(later)
         return 0
     from tandem.cli.ask import ask
 
@@ -159,6 +171,31 @@ def _index(folders: dict[Party, Path], text: str) -> None:
             index(party=party, path=str(path), replace=True, config_file=tried)
     finally:
         Path(tried).unlink()
+
+
+def _compute_caches() -> list[str]:
+    """Compute the caches of all passages of the device now, if that takes a moment; else the command that does it."""
+    from tandem.cli.index import compute_caches
+    from tandem.cli.output import StageLog
+    from tandem.config.schema import Config
+
+    began_s = 0.0
+
+    def follow(done: int, total: int) -> None:
+        nonlocal began_s
+        began_s = began_s if done else time.perf_counter()
+        took_s = time.perf_counter() - began_s
+        if total > MAX_CACHED or (took_s >= SAMPLED_S and took_s * total > CACHING_S * done):
+            raise _TooLongError(took_s * total / max(1, done))
+
+    try:
+        compute_caches(Config.load(CONFIG_NAME), Party.DEVICE, StageLog(), follow)
+    except _TooLongError as error:
+        about = f"about {error.seconds:.0f} s; " if error.seconds >= 1 else ""
+        return [f"tandem index device --precompute-kv  # caches: {about}then answers begin sooner"]
+    except TandemError:
+        pass  # which the first question says
+    return []
 
 
 def _write(name: str, text: str, mode: str) -> None:
@@ -302,7 +339,7 @@ def _settings(folders: dict[Party, Path], model: str | None, embedder: str) -> C
     from tandem.config.schema import Config
 
     values: dict[str, dict[str, Any]] = {
-        party: {"index": f"{INDEXES}/{party}"} if party in folders else {"num_documents": 0}
+        party: {"index": f"{INDEXES}/{party}", "watch": True} if party in folders else {"num_documents": 0}
         for party in Party
     }
     if model is not None:

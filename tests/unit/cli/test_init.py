@@ -40,6 +40,7 @@ def test_the_file_holds_every_setting_and_sets_what_was_given(
         "model": "./qwen",
         "num_threads": 3,
         "index": ".tandem/device",
+        "watch": True,
     }
     assert all(f"{setting.name} = " in text for _, setting, _ in walk(Config()))
     config = Config.load("tandem.toml")
@@ -48,6 +49,7 @@ def test_the_file_holds_every_setting_and_sets_what_was_given(
         index=str(folders / "work/.tandem/cloud"),
         num_documents=2,
         num_threads=3,
+        watch=True,
     )
     assert config.decoding == Config().decoding
     assert shown.out.splitlines() == [
@@ -179,6 +181,24 @@ def test_an_answer_from_ones_own_notes(notes: Path, run: Run) -> None:
     assert (config.cluster.runtime, config.cloud.num_documents, config.is_alone) == ("inline", 0, True)
     assert config.holders == ("device",)
     assert not any(line[9:].startswith("cloud") for line in run("doctor").out.splitlines())
+
+
+def test_caches_of_a_small_folder_are_computed_at_once(
+    notes: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (notes / "a.md").write_text("Mira likes puzzle games.")
+    for number in range(3):
+        (notes / f"{number}.md").write_text(f"Ida has {number} bicycles.")
+    words = ("init", str(notes), "--model", "bundled", "--force")
+    with monkeypatch.context() as patched:
+        patched.setattr(init, "SAMPLED_S", 0.0)
+        patched.setattr(init, "CACHING_S", 0.0)
+        assert (
+            "  tandem index device --precompute-kv  # caches: then answers begin sooner"
+            in run(*words, code=0).out
+        )
+    assert "precompute-kv" not in run(*words, code=0).out
+    assert "0 chunks computed, 4 already there" in run("index", "device", "--precompute-kv", code=0).out
 
 
 def test_after_a_try_that_failed_the_same_command_works(
