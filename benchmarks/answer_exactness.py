@@ -195,10 +195,15 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of what is drawn (default: 1)")
     parser.add_argument("--deployments", nargs="+", choices=DEPLOYMENTS, default=DEPLOYMENTS)
     parser.add_argument("--owners", nargs="*", type=int, default=NUM_WORKERS, help="numbers of owners")
+    parser.add_argument("--only", default="", help="cases whose name has this, such as steps")
     parser.add_argument("--smoke", action="store_true", help="one answer of each case, without Ray")
     options = parser.parse_args()
     deployments = [name for name in options.deployments if not (options.smoke and name == "ray")]
-    planned = list(cases(options.models, options.engines, deployments, options.owners))
+    planned = [
+        case
+        for case in cases(options.models, options.engines, deployments, options.owners)
+        if options.only in case[0]
+    ]
     share = 1 if options.smoke else -(-options.count // sum(len(where) for _, _, where in planned))
     print("prediction: 0 wrong answers", flush=True)
     rows = []
