@@ -1,15 +1,17 @@
-"""Models of different vocabularies, as the laboratory asks them: after any pieces, without a memory of earlier ones."""
+"""Models of different vocabularies, as the laboratory asks them: after any pieces, in any order."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from tandem.engine.drafter import row_probabilities
 from tandem.engine.pieces import END, MAX_GAIN, TOKENS_PER_PIECE, PieceReader, Pieces, TextTokens
 from tandem.engine.tokenizer import common_size
+
+AnyParty = TypeVar("AnyParty", bound=str)
 
 
 class PieceEngine:
@@ -22,6 +24,9 @@ class PieceEngine:
         self._tokens, self._reader = tokens, PieceReader(tokens, pieces)
         self.detokenizer = pieces
         self.vocab_size, self.follow = pieces.size, pieces.follow
+        self._totals: dict[
+            str, dict[tuple[int, ...], Any]
+        ] = {}  # log likelihood [rows] of tokens, by session
 
     def open(
         self, session: str, query: str, documents: Sequence[str], max_new_tokens: int, **how: Any
@@ -40,12 +45,18 @@ class PieceEngine:
         after, before = (self._total(session, self._read(text)) for text in ([*pieces, piece], pieces))
         return list(np.exp(np.clip(after - before, -MAX_GAIN, MAX_GAIN)).tolist())
 
-    def _total(self, session: str, tokens: Sequence[int]) -> Any:
-        total: Any = 0.0
-        for number, token in enumerate(tokens):
-            rows = row_probabilities(self._engine.next_logits(session, tokens[:number]))
-            total = total + np.log(np.maximum(rows[:, token].astype(np.float64), 1e-300))
-        return total
+    def close(self, session: str) -> None:
+        """As of `Engine`."""
+        self._totals.pop(session, None)
+        self._engine.close(session)
+
+    def _total(self, session: str, tokens: tuple[int, ...]) -> Any:
+        totals = self._totals.setdefault(session, {(): 0.0})
+        if tokens not in totals:
+            rows = row_probabilities(self._engine.next_logits(session, tokens[:-1]))
+            gain = np.log(np.maximum(rows[:, tokens[-1]].astype(np.float64), 1e-300))
+            totals[tokens] = self._total(session, tokens[:-1]) + gain
+        return totals[tokens]
 
     def _read(self, pieces: Sequence[int]) -> tuple[int, ...]:
         return self._tokens.read(self.detokenizer.join(pieces))
@@ -54,7 +65,7 @@ class PieceEngine:
         return getattr(self._engine, name)
 
 
-def in_common(engines: Mapping[str, Any]) -> Mapping[str, Any]:
+def in_common(engines: Mapping[AnyParty, Any]) -> Mapping[AnyParty, Any]:
     """The engines of parties as they are if their vocabularies fit, else of pieces."""
     if (
         common_size(

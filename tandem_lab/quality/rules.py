@@ -27,7 +27,7 @@ LogRows: TypeAlias = NDArray[np.float64]
 GAMMA, BETA = 2.5, 0.25
 """PCED's weight of relevance, NBCE's of the bare row, as their authors have them."""
 DELTA_NATS = 4.0
-LEAST_RELEVANCE = 1e-3
+LEAST_RELEVANCE, LEAST_LOG = 1e-3, -1e4
 
 
 class PartyRows(NamedTuple):
@@ -45,9 +45,10 @@ Choose: TypeAlias = Callable[[Rows, Rows], int]
 
 
 def log_rows(logits: LogRows) -> LogRows:
-    """Log probabilities of each row."""
+    """Log probabilities of each row, finite also for what a party cannot say."""
     shifted = np.asarray(logits, np.float64) - logits.max(axis=-1, keepdims=True)
-    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
+    said = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return np.asarray(np.maximum(said, LEAST_LOG))
 
 
 def pced(rows: Rows, first: Rows) -> int:

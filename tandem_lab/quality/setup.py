@@ -15,7 +15,7 @@ from tandem.engine.engine import Engine
 from tandem.engine.kv import MemoryStore
 from tandem.retrieval.retriever import DocumentSearch, open_retriever
 from tandem.topology import PARTIES, Party
-from tandem_lab.errors import EvaluationError
+from tandem_lab.quality.pieces import in_common
 
 Say = Callable[[str], object]
 
@@ -37,10 +37,10 @@ def load(config: Config, say: Say = lambda line: None) -> Parties:
     return Parties(load_engines(config, say), retrievers, codec_of(config.codec))
 
 
-def load_engines(config: Config, say: Say = lambda line: None) -> dict[Party, Engine]:
+def load_engines(config: Config, say: Say = lambda line: None) -> Mapping[Party, Engine]:
     """The language models of both sides, with caches of documents in memory, since every method uses the same ones.
 
-    EvaluationError where their vocabularies differ.
+    Where their vocabularies differ, they answer in pieces.
     """
     loaded: dict[tuple[object, ...], Engine] = {}
     for chosen in (config.device, config.cloud):
@@ -48,10 +48,4 @@ def load_engines(config: Config, say: Say = lambda line: None) -> dict[Party, En
             say(f"model: loading {chosen.model}")
             loaded[key] = load_engine(chosen)
             loaded[key].caches.store = MemoryStore(chosen.kv_max_bytes)
-    engines = {party: loaded[engine_key(config.party(party))] for party in PARTIES}
-    if len({engine.vocabulary_fingerprint for engine in engines.values()}) > 1:
-        raise EvaluationError(
-            f"Both sides must have one vocabulary, but {config.device.model} and {config.cloud.model} do not; "
-            "use models that share a tokenizer."
-        )
-    return engines
+    return in_common({party: loaded[engine_key(config.party(party))] for party in PARTIES})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,13 @@ from tandem.plugins.setup.status import summary_lines
 from tandem.retrieval.retriever import build_given_index
 from tandem.sites import host
 from tandem.sites.host import Address, served
+from tandem_lab.quality.document_sets import Counts
 from tandem_lab.quality.local import LocalPair, answer_uncompressed
 from tandem_lab.quality.memoized import local_pair
+from tandem_lab.quality.methods import select_methods
+from tandem_lab.quality.qa import evaluate_questions
+from tandem_lab.quality.questions import Question
+from tandem_lab.quality.setup import load
 from tandem_lab.quality.workers import LocalWorkers
 from tandem_lab.simulation.specs import change_spec
 from tests import chat_model
@@ -99,6 +105,16 @@ def test_owners_with_three_vocabularies(models: list[Path], config: Config) -> N
             asked = {"temperature": temperature, "max_new_tokens": 8}
             answer = tandem.query(QUESTION, seed=seed, **asked)
             assert list(answer.token_ids) == loop.answer(loop.make_spec(QUESTION, seed, **asked))
+
+
+def test_they_are_evaluated_as_others_are(config: Config, inline: Tandem) -> None:
+    asked = [Question(QUESTION, ("puzzle",), needs="device")]
+    methods, counts = select_methods("rag,device,evidence,pced"), [Counts(2, 2)]
+    limited = replace(config, sampling=replace(config.sampling, temperature=0.0, max_new_tokens=8))
+    result = evaluate_questions(load(limited), asked, methods, counts, limited)
+    given = {row["method"]: row["given"] for row in result.predictions}
+    assert given["evidence"] == inline.query(QUESTION, temperature=0.0, max_new_tokens=8).text
+    assert all(given.values())
 
 
 def test_text_and_names_are_those_of_pieces(inline: Tandem, pair: LocalPair) -> None:

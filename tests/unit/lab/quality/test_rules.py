@@ -64,6 +64,13 @@ def test_notes_steer_the_cloud_by_no_more_than_the_bound() -> None:
     assert delta({Party.DEVICE: rows(SURE)}, {}) == delta({Party.CLOUD: rows(SURE)}, {}) == 3
 
 
+def test_what_a_party_cannot_say_is_not_said() -> None:
+    """Of pieces a party has only some."""
+    with np.errstate(divide="ignore"):
+        seen = both(rows([0.0, 0.6, 0.4, 0.0], bare=[0.0, 0.4, 0.6, 0.0]), rows(FLAT))
+    assert [pced(seen, seen), nbce(seen, seen), delta(seen, seen)] == [1, 1, 1]
+
+
 def test_the_divergence_is_in_bits() -> None:
     ends = log_rows(np.log([[1.0, 1e-300], [1e-300, 1.0]]))
     assert divergence(*ends) == pytest.approx(1.0)
