@@ -309,7 +309,8 @@ class CloudHandshake:
         try:
             return self._receive(frame) if self._device is None else self._share(frame, self._device)
         except ProtocolError as error:
-            self._admission.note_refusal(error)
+            if self._device is None or not isinstance(error, Refusal):  # else it comes back in a moment
+                self._admission.note_refusal(error)
             raise
 
     def _receive(self, frame: bytes) -> tuple[list[bytes], str | None]:

@@ -284,11 +284,13 @@ class Dialler:
 
     def _refuse(self, error: ProtocolError) -> None:
         """The other actor refused this one, or is not what it should be; raises `error` to give up."""
+        pause_s = error.retry_after_s if isinstance(error, Refused) else None
         if self.refusal is None:
-            _log.error("%s cannot connect to %s: %s", self._own, self._name, error)
+            level = logging.ERROR if pause_s is None else logging.INFO
+            _log.log(level, "%s cannot connect to %s: %s", self._own, self._name, error)
         self.refusal = error
-        if isinstance(error, Refused) and error.retry_after_s is not None:
-            self._not_before_s = asyncio.get_running_loop().time() + error.retry_after_s
+        if pause_s is not None:
+            self._not_before_s = asyncio.get_running_loop().time() + pause_s
             return
         self._num_refusals += 1
         if self._num_refusals == MAX_REFUSALS and not self._has_met:
