@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -21,7 +22,8 @@ from tandem.engine.template import TemplateTokenizer
 from tandem.engine.tokenizer import Detokenizer, byte_level_alphabet, copy_tokenizer
 from tandem.errors import GenerationError, ProtocolError
 from tandem.modes.reference_shaping import likelihood, over_pieces
-from tests.unit.engine.builders import byte_level, sentence_piece, unigram
+from tandem.protocol.log import common_length
+from tests.unit.engine.builders import byte_level, many_texts, sentence_piece, unigram
 from tests.unit.engine.test_forged_markers import AROUND, MARKERS
 
 TURN = "<|im_start|>"
@@ -117,6 +119,19 @@ def test_what_is_read_is_what_is_written(kind: str, text: str, num_cut: int) -> 
     data = data[: max(0, len(data) - num_cut)]
     assert read_texts(kind, data) == data, "also within a character"
     assert vocabulary(kind).read(data) == vocabulary(kind).read(bytes(data)), "a function of the bytes"
+
+
+@pytest.mark.nightly("ten seconds for each of twelve tokenizers")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_piece_changes_a_few_tokens_at_most(kind: str) -> None:
+    rng, own = random.Random(5), vocabulary(kind)
+    text = " ".join([*WORDS * 50, *many_texts()]).encode()
+    said = [rng.choice([each for each in vocabulary(other).texts if each]) for other in [*KINDS] * 100]
+    for _ in range(67_000):
+        begins = rng.randrange(len(text) - 40)
+        before = text[begins : begins + rng.randrange(1, 40)]
+        tokens = own.read(before)
+        assert len(tokens) - common_length(tokens, own.read(before + rng.choice(said))) <= 8
 
 
 @pytest.mark.parametrize("kind", KINDS)
