@@ -29,8 +29,17 @@ from typing import Any
 
 from tandem.config.schema import Config, SamplingParams
 from tandem.errors import QueryError
-from tandem.events import DoneEvent, Event, SessionStatistics, StepEvent, TokenEvent, collect
+from tandem.events import (
+    DoneEvent,
+    Event,
+    SessionStatistics,
+    SourcesEvent,
+    StepEvent,
+    TokenEvent,
+    collect,
+)
 from tandem.modes import SessionSpec
+from tandem.support import covered_share
 from tandem.topology import PARTIES, Party
 
 MAX_CASES = 8
@@ -43,9 +52,9 @@ LIST = (
 )
 SAYS = "Our notes say: "
 SENTENCE, SENTENCE_ENDS = r"[^\n]+", (". ", "! ", "? ", "\n")
-LEAST_FIT, LEAST_SHARE = 8.0, 0.5
+LEAST_FIT, LEAST_SHARE = 8.0, 0.8
 """Nats by which the documents of both parties must make a question more probable before it is answered in steps, and
-what part of the larger one the smaller one must be."""
+what part of the cloud's the device's must be."""
 LIST_TOKENS, SAID_TOKENS = 96, 64
 """Most tokens of a step: one that does not end is cut, and what it has is used."""
 NO_STEPS = "Steps need mode dual, documents and llguidance at device and cloud, and device.privacy 0; none was taken."
@@ -130,24 +139,33 @@ async def ask_where_needed(
     """The events of an answer as it was asked for; in steps, if at its first token the documents of both parties prove
     to fit the question. It goes on until it is known that steps lead somewhere: they cost no second beginning."""
     async with aclosing(ask(spec, notes=notes)) as plain:
-        held = list[Event]()
+        held, is_needed = list[Event](), None
         async for event in plain:
             held.append(event)
-            if isinstance(event, TokenEvent | DoneEvent):
+            is_needed = need_steps(spec.query, held)
+            if is_needed is not None or isinstance(event, DoneEvent):
                 break
         events = _resume(held, plain)
-        if isinstance(held[-1], TokenEvent) and need_steps(held[-1]):
+        if is_needed:
             events = ask_in_steps(spec, ask, notes, (held, plain))
         async with aclosing(events):
             async for event in events:
                 yield event
 
 
-def need_steps(first: TokenEvent) -> bool:
-    """Whether the documents of both parties fit the question: by the nats by which they make it more probable, which
-    votes of unequal models come with. first: of the answer's tokens."""
-    fits = sorted(first.log_weights.values())
-    return len(fits) > 1 and fits[0] >= max(LEAST_FIT, LEAST_SHARE * fits[-1])
+def need_steps(question: str, events: Sequence[Event]) -> bool | None:
+    """Whether the documents of both parties fit a question, by the nats by which they make it more probable, which the
+    first votes of unequal models come with, and no passage of the device has all that is asked about; None: the events
+    of the answer so far do not tell."""
+    first = next((event for event in events if isinstance(event, TokenEvent)), None)
+    own = next(
+        (event for event in events if isinstance(event, SourcesEvent) and event.party == PARTIES[0]), None
+    )
+    if first is None or own is None:
+        return None
+    device, cloud = (first.log_weights.get(party, 0.0) for party in PARTIES)
+    is_answered = any(covered_share(question, source.text or "") == 1.0 for source in own.sources)
+    return min(device, cloud) >= LEAST_FIT and device >= LEAST_SHARE * cloud and not is_answered
 
 
 async def _resume(held: Sequence[Event], rest: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:

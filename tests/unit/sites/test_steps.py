@@ -164,7 +164,17 @@ def test_an_answer_goes_on_until_steps_lead_somewhere(listed: str, note: str, te
 
 
 def test_steps_are_taken_where_the_documents_of_both_fit() -> None:
-    assert need_steps(token("", device=9.0, cloud=8.0))
-    assert not need_steps(token("", device=9.0, cloud=7.0))
-    assert not need_steps(token("", device=40.0, cloud=19.0))
-    assert not need_steps(token("", device=9.0))
+    question = "What tyre pressure does our car need?"
+
+    def needs(passage: str, **fits: float) -> bool | None:
+        source = Source(party="device", id="a", score=0.5, text=passage)
+        own = SourcesEvent(party="device", sources=(source,), retrieve_s=0.0, prefill_s=0.0)
+        return need_steps(question, [own, token("", **fits)])
+
+    assert needs("Our car is a Velino.", device=9.0, cloud=8.0)
+    assert needs("Our car is a Velino.", device=40.0, cloud=8.0)
+    assert not needs("Our car is a Velino.", device=9.0, cloud=7.0)
+    assert not needs("Our car is a Velino.", device=9.0, cloud=12.0)
+    assert not needs("Our car is a Velino.", device=9.0)
+    assert not needs("Tyre pressure of the car: 2.6 bar.", device=9.0, cloud=8.0)
+    assert need_steps(question, [token("", device=9.0, cloud=8.0)]) is None
