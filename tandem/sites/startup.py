@@ -122,7 +122,7 @@ async def start_actors(
     progress(f"indexes: {_join_equal(indexes)}")
     models = _join_equal({party: _show_model(described[party]) for party in shown})
     progress(f"models: {models}, after {time.monotonic() - start_s:.1f} s")
-    if stale := [party for party, own in described.items() if own.get("has_stale_caches")]:
+    if stale := [party for party in shown if described[party].get("has_stale_caches")]:
         progress(f"caches: {' and '.join(stale)} {STALE_CACHES}")
     for actors in parties.values():
         await _give_tokenizer(actors)
