@@ -22,8 +22,8 @@ PACKAGE, LAB = ROOT / "tandem", ROOT / "tandem_lab"
 PLUGINS = "plugins"
 """The package whose folders hang on the core."""
 LIMITS = {
-    "lines of the core": 30820,
-    "lines of the product": 46820,
+    "lines of the core": 30830,
+    "lines of the product": 46830,
     "lines of the tests": 45280,
     "lines of the laboratory": 15280,
     "lines of the benchmarks": 6240,
