@@ -83,6 +83,8 @@ def ask(
     With --json many answers are JSON lines, one object each. Exit code 3 if an answer was written without a party that
     was away, 4 if one was cut at its limit of tokens or fell silent.
     """
+    from tandem.config.files import replace_settings
+
     if provisional and cite:
         raise BadParameter(
             "`tandem ask --cite` shows whole sentences, and --provisional drafts; leave out one."
@@ -90,6 +92,8 @@ def ask(
     texts = _read_questions(question, file, provisional=provisional)
     log = StageLog(is_quiet=output.quiet)
     config = settings.load(log)
+    if config.cluster.runtime == "inline":  # one question is over before a folder is followed
+        config = replace_settings(config, {party: {"watch": False} for party in PARTIES})
     if not output.quiet:
         note_toy(config)
     if texts is not None:

@@ -169,8 +169,9 @@ def test_a_person_chooses_a_model_and_asks(notes: Path, monkeypatch: pytest.Monk
     assert "Indexed: 1 file" in shown.out
 
 
-def test_an_answer_from_ones_own_notes(notes: Path, run: Run) -> None:
+def test_an_answer_from_ones_own_notes(notes: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """The device is alone: no process beside the one that asks, no bundled pages, and not a word about a cloud."""
+    monkeypatch.delattr("tandem.plugins.watching.watch_beside")
     (notes / "a.md").write_text("Mira likes puzzle games.")
     words = ("--model", "bundled", "--ask", "Which game should Mira try?")
     shown = run("init", str(notes), *words, code=0)
