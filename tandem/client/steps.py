@@ -164,8 +164,9 @@ def need_steps(question: str, events: Sequence[Event]) -> bool | None:
     if first is None or own is None:
         return None
     device, cloud = (first.log_weights.get(party, 0.0) for party in PARTIES)
-    is_answered = any(covered_share(question, source.text or "") == 1.0 for source in own.sources)
-    return min(device, cloud) >= LEAST_FIT and device >= LEAST_SHARE * cloud and not is_answered
+    if min(device, cloud) < LEAST_FIT or device < LEAST_SHARE * cloud:
+        return False
+    return all(covered_share(question, source.text or "") != 1.0 for source in own.sources)
 
 
 async def _resume(held: Sequence[Event], rest: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:

@@ -24,9 +24,8 @@ class PieceEngine:
         self._tokens, self._reader = tokens, PieceReader(tokens, pieces)
         self.detokenizer = pieces
         self.vocab_size, self.follow = pieces.size, pieces.follow
-        self._totals: dict[
-            str, dict[tuple[int, ...], Any]
-        ] = {}  # log likelihood [rows] of tokens, by session
+        # by session, the log likelihood [rows] of tokens
+        self._totals: dict[str, dict[tuple[int, ...], Any]] = {}
 
     def open(
         self, session: str, query: str, documents: Sequence[str], max_new_tokens: int, **how: Any
