@@ -178,6 +178,7 @@ def _compute_caches() -> list[str]:
     from tandem.cli.index import compute_caches
     from tandem.cli.output import StageLog
     from tandem.config.schema import Config
+    from tandem.retrieval.store import read_manifest
 
     began_s = 0.0
 
@@ -185,11 +186,14 @@ def _compute_caches() -> list[str]:
         nonlocal began_s
         began_s = began_s if done else time.perf_counter()
         took_s = time.perf_counter() - began_s
-        if total > MAX_CACHED or (took_s >= SAMPLED_S and took_s * total > CACHING_S * done):
+        if took_s >= SAMPLED_S and took_s * total > CACHING_S * done:
             raise _TooLongError(took_s * total / max(1, done))
 
     try:
-        compute_caches(Config.load(CONFIG_NAME), Party.DEVICE, StageLog(), follow)
+        config = Config.load(CONFIG_NAME)
+        if read_manifest(Path(config.device.index)).count > MAX_CACHED:
+            raise _TooLongError(0.0)  # before a model is loaded
+        compute_caches(config, Party.DEVICE, StageLog(), follow)
     except _TooLongError as error:
         about = f"about {error.seconds:.0f} s; " if error.seconds >= 1 else ""
         return [f"tandem index device --precompute-kv  # caches: {about}then answers begin sooner"]

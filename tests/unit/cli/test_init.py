@@ -191,13 +191,15 @@ def test_caches_of_a_small_folder_are_computed_at_once(
     for number in range(3):
         (notes / f"{number}.md").write_text(f"Ida has {number} bicycles.")
     words = ("init", str(notes), "--model", "bundled", "--force")
+    offered = "  tandem index device --precompute-kv  # caches: then answers begin sooner"
     with monkeypatch.context() as patched:
         patched.setattr(init, "SAMPLED_S", 0.0)
         patched.setattr(init, "CACHING_S", 0.0)
-        assert (
-            "  tandem index device --precompute-kv  # caches: then answers begin sooner"
-            in run(*words, code=0).out
-        )
+        assert offered in run(*words, code=0).out
+    with monkeypatch.context() as patched:
+        patched.setattr(init, "MAX_CACHED", 3)
+        patched.delattr("tandem.actors.loading.load_engine")
+        assert offered in run(*words, code=0).out
     assert "precompute-kv" not in run(*words, code=0).out
     assert "0 chunks computed, 4 already there" in run("index", "device", "--precompute-kv", code=0).out
 
