@@ -162,7 +162,7 @@ class Session:
     def begin(self, now_s: float, incarnation: int | None = None) -> list[Send]:
         """Start the own actors, and open the session at the peers, or show the home that it is open here.
 
-        incarnation: of a coordinator that was restarted, new, 32 bits: it asks for a Resync.
+        incarnation: of a coordinator that was started in the middle of it, 32 bits: it asks for a Resync.
         """
         self.log.incarnation = incarnation
         rejoin = None if incarnation is None else Rejoin(incarnation=incarnation)
@@ -239,10 +239,13 @@ class Session:
         return sends + self._check_peers(now_s) + self._ask() + self._remind(now_s)
 
     def resend_all(self, now_s: float, name: str = "") -> list[Send]:
-        """There is a new connection to a peer (default: to all): send at once whatever it has not acknowledged."""
-        peers = [peer for peer in self.peers.values() if name in ("", peer.name) and not self.is_over]
-        again = [peer.resend_all(self._unacknowledged(peer), self.prefix, now_s) for peer in peers]
-        return [send for sends in again for send in sends]
+        """There is a new connection to a peer (default: to all): send at once whatever it has not acknowledged, and
+        what is asked, which a peer that was started again does not know."""
+        sends = list[Send]()
+        for peer in self.peers.values():
+            if name in ("", peer.name) and not self.is_over:
+                sends += peer.resend_all(self._unacknowledged(peer, is_new=True), self.prefix, now_s)
+        return sends
 
     def cancel(self, now_s: float) -> list[Send]:
         """The user gave the query up: every party stops and frees it."""
@@ -599,10 +602,12 @@ class Session:
 
     # ---- what goes to a peer -----------------------------------------------------------------------------------
 
-    def _unacknowledged(self, peer: Peer) -> list[LinkBody]:
-        """Bodies to repeat, besides proposals and verdicts, until the peer shows that it has it."""
+    def _unacknowledged(self, peer: Peer, *, is_new: bool = False) -> list[LinkBody]:
+        """Bodies to repeat, besides proposals and verdicts, until the peer shows that it has it. is_new: it may know
+        nothing of the query."""
         bodies: list[LinkBody] = []
-        if peer.name != self.routes.toward_home and not peer.has_spoken:
+        may_lack_all = not peer.has_spoken or (is_new and self.end.reason is None)
+        if peer.name != self.routes.toward_home and may_lack_all:
             bodies.append(self.routes.make_open(peer.name))
         is_behind = peer.seen_view < peer.view and not peer.is_lost
         if self.routes.is_authority and is_behind and peer.has_spoken:

@@ -75,6 +75,7 @@ class Waiting:
 
     spec: SessionSpec
     silence: Stopwatch  # of its peer
+    incarnation: int | None  # as `Session.begin` has it
 
 
 class CoordinatorTable:
@@ -130,18 +131,18 @@ class CoordinatorTable:
         """Whether a query is open or waits."""
         return session in self.sessions or session in self._waiting
 
-    def open(self, spec: SessionSpec, now_s: float) -> list[Send]:
-        """A query starts, or waits until there is room."""
+    def open(self, spec: SessionSpec, now_s: float, incarnation: int | None = None) -> list[Send]:
+        """A query starts, or waits until there is room. incarnation: as `Session.begin` has it."""
         if not self._waiting and len(self.sessions) < self.max_open:
-            return self._start(spec, now_s)
+            return self._start(spec, now_s, incarnation)
         if len(self._waiting) >= MAX_WAITING:
             return self._refuse(spec, now_s)
-        self._waiting[spec.session] = Waiting(spec, Stopwatch(now_s))
+        self._waiting[spec.session] = Waiting(spec, Stopwatch(now_s), incarnation)
         if spec.home == self.party:
             return [_to_client(spec, WaitEvent(num_ahead=len(self._waiting) - 1))]
         return [self._toward_home(spec, Heartbeat(), now_s)]
 
-    def _start(self, spec: SessionSpec, now_s: float) -> list[Send]:
+    def _start(self, spec: SessionSpec, now_s: float, incarnation: int | None = None) -> list[Send]:
         """Frames of the peer that arrived before the query are taken in."""
         obstacle = self._find_obstacle()
         if measures := spec.rules.is_placed and now_s - self._measured_s > MEASURE_AGAIN_S:
@@ -151,7 +152,7 @@ class CoordinatorTable:
         self._share(session)
         early = [entry for entry in self._early if entry[2].session == spec.session]
         self._early = [entry for entry in self._early if entry[2].session != spec.session]
-        sends = session.begin(now_s)
+        sends = session.begin(now_s, incarnation)
         for arrived_s, source, frame, _ in early:
             sends += self._take_in(session, frame, now_s, source, now_s - arrived_s)
         if obstacle is not None:
@@ -166,12 +167,6 @@ class CoordinatorTable:
             if self._list_length is None or self._list_length.first != session.spec.race_depth:
                 self._list_length = session.race_votes.length
             session.race_votes.length = self._list_length
-
-    def reopen(self, spec: SessionSpec, incarnation: int, now_s: float) -> list[Send]:
-        """Go on with a query whose state was lost when this coordinator was restarted: the cloud asks for a Resync."""
-        session = Session(spec, self.party, self._make_stop_check(spec), now_s)
-        self.sessions[spec.session] = session
-        return session.begin(now_s, incarnation)
 
     def restart(self, role: ActorKind) -> list[Send]:
         """Give every session as it stands to an actor of this party that was restarted."""
@@ -319,7 +314,9 @@ class CoordinatorTable:
             del self._early[0]
 
     def _open_for_peer(self, frame: LinkFrame, opening: Open, now_s: float, source: str) -> list[Send]:
-        """A query begins at a peer. One that cannot be opened here is refused with one sentence."""
+        """A query begins at a peer; one that cannot be opened here is refused with one sentence. Where its sender has
+        heard this party in it, it had begun before this coordinator was started, which asks for a Resync."""
+        has_begun = bool(frame.echo)
         try:
             spec = SessionSpec.from_json(opening.spec)
             topology = spec.roles.topology
@@ -333,6 +330,8 @@ class CoordinatorTable:
                     f"{at_start(self.party)} cannot take part in session {frame.session:08x} as it was opened "
                     f"(session {spec.session:08x}, home {topology.home}); report this as a bug."
                 )
+            if has_begun and topology.authority == self.party:  # which alone knows what was decided
+                raise ProtocolError(f"{at_start(self.party)} was restarted during this query; ask again.")
         except (ProtocolError, ConfigError) as error:
             self.num_refused += 1
             if self.num_refused.bit_count() == 1:
@@ -342,7 +341,7 @@ class CoordinatorTable:
             refusal = _to_peer(frame.session, source, Cancel(reason=str(error)), now_s)
             self._keep_final(frame.session, {source: refusal.message})
             return [refusal]
-        sends = self.open(spec, now_s)
+        sends = self.open(spec, now_s, int(1e6 * now_s) % 2**32 if has_begun else None)
         return sends + self.receive(frame, now_s, source) if frame.session in self.sessions else sends
 
     # ---- queries that wait -------------------------------------------------------------------------------------
@@ -353,7 +352,8 @@ class CoordinatorTable:
             num_open = Counter(map(self.owner_of, self.sessions))
             # of the least that are equal, `min` takes the first: what has waited longest
             following = min(self._waiting, key=lambda session: num_open[self.owner_of(session)])
-            sends += self._start(self._waiting.pop(following).spec, now_s)
+            waiting = self._waiting.pop(following)
+            sends += self._start(waiting.spec, now_s, waiting.incarnation)
         return sends
 
     def _receive_early(self, frame: LinkFrame, waiting: Waiting, now_s: float, source: str) -> list[Send]:

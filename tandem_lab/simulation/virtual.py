@@ -245,10 +245,8 @@ class VirtualRun:
         return True
 
     def _restart(self, party: str, roles: Set[ActorKind]) -> None:
-        """The actors know nothing but what their coordinator gives them, and that no more than what was asked.
-
-        An authority that is not at home does not even know that.
-        """
+        """The actors know nothing but what their coordinator gives them, and that no more than what a peer tells it
+        through a new connection."""
         site = self.parties[party]
         site.down -= roles
         was_open = bool(site.queue.sessions)
@@ -257,11 +255,12 @@ class VirtualRun:
         if "decoder" in roles:
             site.busy_with = None
         if "draft_queue" in roles:
-            if was_open and party != self.topology.authority:
-                self.deliver(party, site.queue.reopen(self.spec, self.rng.getrandbits(32), self.now_s))
-            if not was_open:  # what it had begun ends, whether or not its `End` has arrived (`sites.startup`)
-                for table in (site.decoder, site.aggregator, site.profiler, site.scheduler):
-                    table.forget()
+            # What it had begun ends, whether or not its `End` has arrived (`sites.startup`).
+            for table in (site.decoder, site.aggregator, site.profiler, site.scheduler):
+                table.forget()
+            if was_open and (nearer := self.topology.toward_home(party)) is not None:
+                for send in self.parties[nearer].queue.resend_all(self.now_s, party):
+                    self.receive_frame(party, nearer, send.message)
         elif "draft_queue" not in site.down:  # else they get their sessions from the queue's own restart
             self.deliver(party, [send for role in roles for send in site.queue.restart(role)])
 

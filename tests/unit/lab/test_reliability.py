@@ -103,10 +103,10 @@ def test_a_device_that_sends_nonsense_disturbs_nobody(bench: Bench, frames: list
 
 
 @pytest.mark.nightly("cuts, kills and soaks of two processes over minutes")
-def test_a_killed_cloud_degrades_the_answer_and_comes_back(bench: Bench) -> None:
-    (row,) = outages.kill_clouds(bench, 1, Random(8))
-    assert row["is_right"]
-    assert not row["error"]
+def test_a_killed_cloud_degrades_the_answer_or_is_waited_for_and_comes_back(bench: Bench) -> None:
+    rows = list(outages.kill_clouds(bench, 2, Random(8)))
+    assert all(row["is_right"] and not row["error"] for row in rows)
+    assert [row["degraded_from"] is None for row in rows] == [False, True]
     assert any(bench.ask(bench.questions[0], 0).degraded_from is None for _ in range(20))
 
 

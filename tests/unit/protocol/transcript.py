@@ -176,9 +176,10 @@ class Player:
                 return table.cancel(session, now_s)
             case "restarts":
                 return table.restart(words[0])  # type: ignore[arg-type]
-            case "forgets":
+            case "forgets":  # is started again, and told what is asked by a peer that has heard it before
                 table.sessions.clear()
-                return table.reopen(self.spec, values["as"], now_s)
+                opening = replace(self.frame(words[0], "open", values=values), echo=1)
+                return table.receive(opening, now_s, words[0])
             case "reconnects":
                 return table.resend_all(now_s)
             case "takes":

@@ -406,7 +406,7 @@ MUTANTS = {
     "bonus_from_the_vote_before": planted(put(BonusOneEarly), 0, range(8), 1),
     "correction_from_the_vote_before": planted(put(CorrectionOneEarly), 0, range(6), 1),
     "cache_not_cropped": planted(cache_not_cropped, 0, range(6, 16), 7),
-    "budget_forgotten_after_a_loss": planted(without_budget_after_a_loss, 0, range(1987, 1988), 1987),
+    "budget_forgotten_after_a_loss": planted(without_budget_after_a_loss, 0, range(24, 26), 25),
     "drafter_without_a_vote_counts": planted(put(DrafterCounts), 0, range(8, 24), 23),
     "shares_not_in_the_voters_order": planted(put(SharesReversed), 2, range(4), 0),
     "ballot_without_the_last_voter": planted(put(WithoutTheLast), 2, range(4), 0),

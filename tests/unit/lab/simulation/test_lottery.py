@@ -146,6 +146,6 @@ MUTANTS = {
     "draft_of_another_prefix": Planted(put(PairedByStep), SEEDS, 0, DUAL),
     "certain_beyond_the_limit": Planted(certain_beyond_the_limit, SEEDS, 5, DUAL),
     "noise_of_the_race_federated": Planted(noise_of_the_race, SEEDS, 0, "federated-3-lottery"),
-    "number_used_twice_federated": Planted(number_used_twice, SEEDS, 0, "federated-3-lottery"),
+    "number_used_twice_federated": Planted(number_used_twice, SEEDS, 1, "federated-3-lottery"),
 }
 test_the_comparison_finds, test_the_witness_is_among_the_seeds_that_find = both_tests_of(MUTANTS)

@@ -433,7 +433,7 @@ MUTANTS: dict[str, Planted] = {
     "verdicts_as_they_come": Planted(put(OutOfOrder), range(24), 4),
     "cache_not_cropped": Planted(cache_not_cropped, range(12), 0),
     "handover_commits_twice": Planted(put(TwiceAfterHandover), range(24), 5),
-    "old_aggregator_goes_on": Planted(old_aggregator_goes_on, range(12), 2),
+    "old_aggregator_goes_on": Planted(old_aggregator_goes_on, range(12), 3),
     "no_resend": Planted(put(NothingResent), range(12), 0),
     "rejection_has_no_effect": Planted(rejection_has_no_effect, range(24), 0),
     "verdict_has_no_effect": Planted(verdict_has_no_effect, range(12), 4),
