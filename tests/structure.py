@@ -26,7 +26,7 @@ LIMITS = {
     "lines of the product": 46830,
     "lines of the tests": 45280,
     "lines of the laboratory": 15280,
-    "lines of the benchmarks": 6240,
+    "lines of the benchmarks": 6250,
     "modules of the core": 114,
     "commands": 14,
     "settings": 61,
