@@ -9,13 +9,14 @@ device. Subcommands, of which several share what they have started:
     soak      --count questions with random cancellations, cuts, and kills of another device; what both processes hold
     hostile   --count connections of strangers in eleven ways, while a device asks; and clouds with a false certificate
     frames    --count changed frames through the parser, and through a live connection
+    steps     cut the link or kill the cloud at a random time of an answer in steps, --count times
 
 Predictions: no answer is wrong, ever; the gap in a stream is at most the deadline (1.5 s) and two decode steps under
 `continue`; the parties are together again within 2 s of the link's return; memory stays within 5 %; every stranger is
 counted; changed frames cost nothing but time.
 
 Expected run time: outages 4 minutes for 50 cuts of 2.5 s; kills 12 minutes for 20 each; soak 5 minutes for 300;
-hostile 2 minutes for 1,000; frames 3 minutes for 1,000,000. `--smoke`: a minute each.
+hostile 2 minutes for 1,000; frames 3 minutes for 1,000,000; steps 10 minutes for 100. `--smoke`: a minute each.
 """
 
 from __future__ import annotations
@@ -24,8 +25,11 @@ import json
 import os
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -33,18 +37,22 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish, new_parser, summary
+from tandem.events import TokenEvent
 from tandem_lab.reliability import hostile, malformed, outages
-from tandem_lab.reliability.bench import Bench, Trial, running
+from tandem_lab.reliability.bench import Bench, Trial, pick, running
 
-COUNTS = {"outages": 50, "kills": 20, "soak": 300, "hostile": 1000, "frames": 1_000_000}
-SMOKE = {"outages": 4, "kills": 1, "soak": 12, "hostile": 33, "frames": 20_000}
+COUNTS = {"outages": 50, "kills": 20, "soak": 300, "hostile": 1000, "frames": 1_000_000, "steps": 100}
+SMOKE = {"outages": 4, "kills": 1, "soak": 12, "hostile": 33, "frames": 20_000, "steps": 6}
 PREDICTION = {
     "outages": "0 wrong, gap <= 1.5 s + 2 steps under continue, together again <= 2 s after the link's return",
     "kills": "0 wrong; a cloud's death costs 1.5 s and degrades the answer, a device's is one sentence",
     "soak": "0 wrong, last quarter of memory <= 1.05 x first, no session and no descriptor left",
     "hostile": "every stranger counted, pace within 10 % of the quiet one, memory and descriptors bounded",
     "frames": "nothing but ProtocolErrors, memory bounded, the other device's answer right",
+    "steps": "0 wrong: the answer of all steps, or, where the device goes on alone, the plain one or its beginning",
 }
+STEPS_S = 1.5
+"""About how long an answer in steps of the toys takes."""
 PRINTED_EVERY = 25
 """Questions of a soak between two lines that say how it goes."""
 
@@ -110,6 +118,28 @@ def run_frames(bench: Bench, count: int, random: Random) -> dict[str, Any]:
     return {"parsed": parsed, "sent": malformed.send(bench, link, frames, count, random)}
 
 
+def break_at_times(bench: Bench, count: int, seconds: float, random: Random) -> Iterator[dict[str, Any]]:
+    """One row for each answer in steps that is disturbed."""
+    ways = (partial(bench.link.cut, "stall"), partial(bench.link.cut, "reset"), bench.cloud.kill)
+    for number in range(count):
+        policy, way = outages.POLICIES[number % 2], number // 2 % len(ways)
+
+        def break_it(way: int = way) -> None:
+            ways[way]()
+            time.sleep(seconds)
+            (bench.cloud.restart if way == 2 else bench.link.heal)()
+
+        question, seed, whole = pick(bench, random)
+        timer = threading.Timer(random.uniform(0, STEPS_S), break_it)
+        timer.start()
+        watched = bench.ask(question, seed, policy=policy)
+        timer.join()
+        events = bench.clients["wait"].stream(question, seed=seed, temperature=1.0, steps="never")
+        plain = [event.token for event in events if isinstance(event, TokenEvent)]
+        is_whole, is_plain = watched.matches(whole), policy == "continue" and watched.matches(plain)
+        yield {"policy": policy, "way": way, "is_right": is_whole or is_plain, "is_whole": is_whole}
+
+
 def _print_rows(rows: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
     seen = []
     for row in rows:
@@ -143,7 +173,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for what in arguments.what:
         print(f"prediction of {what}: {PREDICTION[what]}", flush=True)
     results = {}
-    with running() as bench:
+    with running(["decoding.steps=always"] if "steps" in arguments.what else []) as bench:
         for what, count in zip(arguments.what, counts, strict=True):
             result = run(what, bench, count, arguments.seconds, Random(arguments.seed))
             results[what] = {"count": count, "load": os.getloadavg()[0]} | result
@@ -162,6 +192,9 @@ def run(what: str, bench: Bench, count: int, seconds: float, random: Random) -> 
             return outages.soak(bench, count, random, _print_sometimes)
         case "hostile":
             return run_hostile(bench, count, random)
+        case "steps":
+            rows = _print_rows(break_at_times(bench, count, seconds, random))
+            return {name: sum(row[name] for row in rows) for name in ("is_right", "is_whole")}
         case _:
             return run_frames(bench, count, random)
 
