@@ -297,13 +297,13 @@ class Chat:
         self._num_failed = 0
 
     def run(self) -> int:
-        """Read and answer lines until the end of input or /quit; 1 if a question of a pipe failed."""
+        """Read and answer lines until the end of input or a word that leaves; 1 if a question of a pipe failed."""
         is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
         if is_terminal:
             with contextlib.suppress(ImportError):
                 import readline  # noqa: F401  (lines can be edited and fetched again)
             emit(WELCOME, to_stderr=True)
-        while (line := self._read(PROMPT if is_terminal else "")) not in (None, "/quit"):
+        while (line := self._read(PROMPT if is_terminal else "")) not in (None, "/quit", "/exit", "/bye"):
             if line and not is_terminal:
                 emit(f"{PROMPT}{line}")  # a terminal shows what was typed
             if line:

@@ -57,8 +57,9 @@ def test_questions_share_a_cluster_and_a_conversation(tandem: FakeTandem, typed:
     assert tandem.started[0][1].sampling.stop == ("END",)
 
 
-def test_commands(tandem: FakeTandem, typed: Type, run: Run) -> None:
-    typed("/sources", "Which game?", "/sources", "/stats", "/surces", "/help", "/quit", "never asked")
+@pytest.mark.parametrize("leave", ["/quit", "/exit", "/bye"])
+def test_commands(tandem: FakeTandem, typed: Type, run: Run, leave: str) -> None:
+    typed("/sources", "Which game?", "/sources", "/stats", "/surces", "/help", leave, "never asked")
     shown = run("chat", "--seed", "7", code=0)
     lines = shown.out.splitlines()
     assert lines[:8] == [
