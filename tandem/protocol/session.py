@@ -239,8 +239,7 @@ class Session:
         return sends + self._check_peers(now_s) + self._ask() + self._remind(now_s)
 
     def resend_all(self, now_s: float, name: str = "") -> list[Send]:
-        """There is a new connection to a peer (default: to all): send at once whatever it has not acknowledged, and
-        what is asked, which a peer that was started again does not know."""
+        """Over a new connection to a peer (default: all) send at once what it may lack, the query itself included."""
         sends = list[Send]()
         for peer in self.peers.values():
             if name in ("", peer.name) and not self.is_over:

@@ -299,8 +299,9 @@ class CoordinatorTable:
     def _answer_closed(self, frame: LinkFrame, now_s: float, source: str) -> list[Send]:
         """Tell a peer that is still busy how the session ended; keep a frame of an unknown session for later."""
         if (final := self._final.get(frame.session)) is not None:
-            peer = source or next(iter(final))
-            return [] if is_last_word(frame.body) else [Send("peer", final[peer], peer)]
+            peer, word = next(iter(final.items()))  # of a query that was refused, that to who opened it
+            last = Send("peer", final.get(source, word), source or peer)
+            return [] if is_last_word(frame.body) else [last]
         if isinstance(frame.body, Open):
             return self._open_for_peer(frame, frame.body, now_s, source)
         self.keep_early(frame, now_s, source)
