@@ -138,8 +138,7 @@ def cut_often(bench: Trial, num_cuts: int, cut_s: float, random: Random) -> Iter
 
 
 def kill_clouds(bench: Bench, num_kills: int, random: Random) -> Iterator[dict[str, Any]]:
-    """SIGKILL of the cloud at a random token; it is started again once the answer has ended, or at once where the next
-    policy in turn is to wait for it."""
+    """SIGKILL of the cloud at a random token; it is started again after the answer, or at once, by turns of policy."""
     for number in range(num_kills):
         yield _kill_once(bench, bench.cloud, random, POLICIES[number % 2])
 
@@ -153,25 +152,27 @@ def kill_devices(bench: Bench, num_kills: int, random: Random) -> Iterator[dict[
 def _kill_once(bench: Bench, victim: Child, random: Random, policy: str = "continue") -> dict[str, Any]:
     question, seed, whole = pick(bench, random)
     at = random.randrange(1, max(2, len(whole) - 1))
-    again = threading.Thread(target=victim.restart)
+    started_s = list[float]()
+
+    def start_again() -> None:
+        start_s = time.monotonic()
+        victim.restart()
+        started_s.append(time.monotonic() - start_s)
 
     def break_it(step: int) -> None:
         if step == at:
             victim.kill()
             if policy == "wait":
-                again.start()
+                start_again()
 
     watched = bench.ask(question, seed, break_it, policy=policy)
     if victim is bench.device:
         time.sleep(STARTED_AGAIN_S)
-    start_s = time.monotonic()
-    if not again.ident:
-        again.start()
-    again.join()
-    started_s = time.monotonic() - start_s
+    if not started_s:
+        start_again()
     if victim is bench.device:
         bench.attach()
-    times = {"at": at, "policy": policy, "started_s": started_s, "rejoined_s": bench.ask_until_joined()}
+    times = {"at": at, "policy": policy, "started_s": started_s[0], "rejoined_s": bench.ask_until_joined()}
     return _row(watched, whole) | times
 
 
