@@ -33,7 +33,6 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks._common import finish
 from tandem import Answer, Config, Tandem
 from tandem.client.request import spec_of
-from tandem.client.steps import read_cases, read_known
 from tandem.plugins.embedders import Embedder
 from tandem.protocol.log import common_length
 from tandem.retrieval.retriever import build_given_index
@@ -111,8 +110,7 @@ def reference_of(config: Config) -> Callable[..., list[Any]]:
         assert pair is not None
         spec = change_spec(spec_of(config), query=question, seed=seed, **changes)
         if config.decoding.steps == "always":
-            cases, known, text = say_in_steps(spec, pair.engines, pair.retrievers)
-            return ["; ".join(read_cases(cases)), read_known(known), text]
+            return say_in_steps(spec, pair.engines, pair.retrievers)
         return answer_uncompressed(spec, pair.engines, pair.retrievers)
 
     return answer
@@ -162,7 +160,7 @@ def cases(
     base = [*computed(PARTIES[0], 0), *computed(PARTIES[1], 1), *PATIENT]
     for mode in ("dual", "speculative"):
         where = [name for name in deployments if name != "simulated" or mode == "dual"]
-        yield mode, Config.load(None, [*base, f"decoding.mode={mode}"]), where
+        yield mode, Config.load(None, [*base, f"decoding.mode={mode}", "decoding.steps=never"]), where
     yield "dual, in steps", Config.load(None, [*base, "decoding.steps=always"]), list(deployments)
     embedder = Embedder.load()
     corpus = Config.load(None, base).with_names().device.index

@@ -51,6 +51,7 @@ WIRE_BYTES = {
     "Flag": "1",
     "Failure": "1 (code) + 1 (option) + seconds (Varint, at most 3600)",
     "Blob": "length (Varint) + bytes",
+    "Marks": "none where it is empty, else length (Varint) + 3 each, 1 to 256 of them",
     "Text": "length (Varint) + UTF-8",
     "Line": "as Text; read with U+FFFD for each control character",
     "Varints": "count (Varint) + Varint each",

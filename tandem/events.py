@@ -41,6 +41,9 @@ class SourcesEvent:
     retrieve_s: float  # nan: measured at the other end of the link
     prefill_s: float
     notes: tuple[str, ...] = ()  # sentences for the user
+    marks: str = (
+        ""  # of the words of the passages (`retrieval.words.mark_of`), in hexadecimal digits; if wanted
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,6 +61,8 @@ SMALL_WORDS: Mapping[str, frozenset[str]] = {
 LEAST_FOREIGN = 5
 """Small words of another language, of which a name or a quotation has fewer."""
 LAST_LATIN = "\u024f"
+MAX_ENDING = 3
+"""Letters by which two forms of a word differ at most."""
 _OPENING = "\"'(\u00ab\u201e\u201c\u2018[*- "
 """What may stand before the first word of a sentence."""
 
@@ -164,6 +166,57 @@ def find_facts(text: str) -> list[tuple[int, str]]:
 def _begins(start: int, text: str, begins: Sequence[int]) -> bool:
     """Whether nothing but opening signs stands between the last of these places and a word."""
     return begins[bisect_right(begins, start) - 1] >= len(text[:start].rstrip(_OPENING))
+
+
+def shared_names(question: str, passages: Sequence[str], shared: Mapping[bytes, bool]) -> list[str]:
+    """What passages call by shared words, each once: a rare one that is not small, and that the question has in no
+    form, with neighbours of this kind, and with shared names, numbers and codes beside it; no number alone. Names and
+    codes come first: other words count in the best passage where it has none, in the others where nothing else does.
+    shared: whether a word is rare, by its mark (`retrieval.words.mark_of`)."""
+    from tandem.retrieval.words import fold
+
+    asked = [word for word in re.findall(r"\w+", fold(question)) if len(word) > 2]
+    of_each = [_shared_runs(asked, passage, shared) for passage in passages]
+    facts = [[text for text, is_fact in runs if is_fact] for runs in of_each]
+    best = facts[:1] if any(facts[:1]) else [[text for text, _ in runs] for runs in of_each[:1]]
+    called = [*chain(*best, *facts[1:])] or [text for runs in of_each for text, _ in runs]
+    names = {fold(text): text for text in reversed(called)}
+    return [
+        name
+        for key, name in reversed(names.items())
+        if not any(key != other and re.search(rf"\b{re.escape(key)}\b", other) for other in names)
+    ]
+
+
+def _shared_runs(asked: Sequence[str], passage: str, shared: Mapping[bytes, bool]) -> list[tuple[str, bool]]:
+    """The words of `shared_names` with their neighbours, in order, and whether one of them is a name or a code."""
+    from tandem.retrieval.words import fold, mark_of
+
+    small = frozenset(chain.from_iterable(SMALL_WORDS.values()))
+    facts = {place for start, word in find_facts(passage) for place in range(start, start + len(word))}
+    runs, end = list[list[tuple[re.Match[str], bool]]](), -1
+    for match in re.finditer(r"\w+", passage):
+        word = fold(match[0])
+        is_rare = shared.get(mark_of(word))
+        is_asked = any(
+            len(word) > 2
+            and abs(len(word) - len(each)) <= MAX_ENDING
+            and (word.startswith(_beginning(each)) or each.startswith(_beginning(word)))
+            for each in asked
+        )
+        if is_rare is None or is_asked or word in small or not (is_rare or match.start() in facts):
+            continue
+        runs += [] if runs and passage[end : match.start()] in (" ", "-") else [[]]
+        runs[-1].append((match, is_rare and len(word) > 1 and not word.isdigit()))
+        end = match.end()
+    return [
+        (
+            passage[run[0][0].start() : run[-1][0].end()],
+            any(rare and each.start() in facts for each, rare in run),
+        )
+        for run in runs
+        if any(is_rare for _, is_rare in run)
+    ]
 
 
 def covered_share(question: str, text: str) -> float | None:

@@ -207,6 +207,8 @@ class RetrieverActor(SiteActor):
     def answer(self, request: RetrieveRequest) -> RetrieveResult:
         """The answer to one request; blocking. Raises TandemError."""
         started_s = time.perf_counter()
+        if self.config.decoding.steps == "never":  # whatever another party asks for
+            request = replace(request, wants_marks=False)
         hits = self.search(request)
         retrieve_us = int((time.perf_counter() - started_s) * 1e6)
         for hit in hits:
@@ -214,7 +216,7 @@ class RetrieverActor(SiteActor):
             self._passages.move_to_end(hit.id)
         while len(self._passages) > MAX_REMEMBERED:
             self._passages.popitem(last=False)
-        return to_result(request, hits, retrieve_us)
+        return to_result(self.retriever, request, hits, retrieve_us)
 
     def search(self, request: RetrieveRequest) -> Sequence[Hit]:
         """The documents for one query, best first; blocking. Raises TandemError."""

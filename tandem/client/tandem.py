@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, Unpack
 from tandem import plugins
 from tandem.client.ask import Asker, BatchItem, BatchProgress, answer_all, bounded, list_questions
 from tandem.client.request import QueryOptions, build_spec, notes_on
-from tandem.client.steps import NO_STEPS, ask_in_steps, ask_where_needed, may_have_steps
+from tandem.client.steps import NO_STEPS, ask_in_steps, may_have_steps
 from tandem.config.checks import change
 from tandem.config.schema import Config, checked_config
 from tandem.errors import QueryError
@@ -255,7 +255,7 @@ class Tandem:
         if when == "never":
             return ask(spec, notes=notes)
         if may_have_steps(spec, self.described, self.config):
-            return (ask_in_steps if when == "always" else ask_where_needed)(spec, ask, notes)
+            return ask_in_steps(spec, ask, notes, always=when == "always")
         is_refused = when == "always" and spec.only is None
         return ask(spec, notes=(*notes, NO_STEPS) if is_refused else notes)
 

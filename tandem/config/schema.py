@@ -137,7 +137,7 @@ class DecodingConfig(Settings):
     home: str = ""
     """federated: the worker at which the question is asked and the answer streams; empty: the server"""
     steps: StepsWhen = "auto"
-    """dual: whether cloud and device first say what their documents must say together (docs/explanation/steps.md)"""
+    """dual: whether the device first says which name the documents of both share (docs/explanation/steps.md)"""
 
     @model_validator(mode="after")
     def _check_rule(self) -> DecodingConfig:

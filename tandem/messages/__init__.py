@@ -26,6 +26,7 @@ from tandem.messages.wire import (
     Json,
     Line,
     Lines,
+    Marks,
     PartyIndex,
     Registry,
     Text,
@@ -41,8 +42,8 @@ from tandem.messages.wire import (
 PROTOCOL_VERSION, OLDEST_VERSION = 17, 17
 """The newest version that this party speaks, and the oldest. A frame says the version that its reader must have: that
 in which its body got its present form. So two versions speak with each other as long as they use what both have. A new
-body, or a new field of one, is of a version of its own; numbers of bodies that are gone (7, 13, 14) are not given
-again."""
+body, or a new field of one that is written unasked, is of a version of its own; numbers of bodies that are gone (7, 13,
+14) are not given again."""
 
 registry = Registry()
 
@@ -242,6 +243,7 @@ class Sources(LinkBody):
     retrieve_us: Varint  # time the retrieval took, microseconds
     prefill_us: Varint
     notes: Lines  # sentences for the user: a truncated document, ...
+    marks: Marks = b""  # of the words of the documents, for a query that wants them
 
 
 @registry.body(15)
@@ -346,6 +348,7 @@ class DecoderReady(WireMessage):
     prefill_us: Varint
     notes: Texts  # sentences for the user of this party: a truncated document, ...
     masses: Float32s = ()  # `Attribution.masses` of every token, of a lone row: its weight does not follow the answer
+    marks: Blob = b""  # as of `Sources`
 
 
 @registry.message(19)
@@ -401,6 +404,7 @@ class RetrieveResult(WireMessage):
     scores: Float64s = ()  # cosine similarity to the query
     retrieve_us: Varint = 0
     notes: Texts = ()  # sentences for the user of this party: why there are none
+    marks: Blob = b""  # as of `Sources`
 
 
 @registry.message(38)
@@ -424,6 +428,7 @@ class RetrieveRequest(WireMessage):
     num_documents: Varint
     filter: Text = ""  # metadata that those that are found must have: a JSON object; empty: any
     before: Text = ""  # the question of the turn before, to which the query may refer; empty: there is none
+    wants_marks: Flag = False  # of the words of what is found
 
 
 # ---- to an aggregator --------------------------------------------------------------------------------------

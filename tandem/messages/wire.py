@@ -22,6 +22,8 @@ MAX_FRAME_BYTES = 1 << 22
 """Longest frame, in bytes; a dense distribution over 2^19 ids fits."""
 MAX_VARINT_BITS = 64
 DIGEST_BYTES = 8
+MARK_BYTES, MAX_MARKS = 3, 256
+"""Of a word, and most of a frame (`tandem.retrieval.words`)."""
 OPTIONS = (None, "question", "device_filter", "cloud_filter", "max_new_tokens", "num_documents", "grammar")
 """Options of a query that another party may find at fault, numbered in this order; further ones travel as None."""
 
@@ -130,6 +132,24 @@ def _read_blob(cursor: FrameCursor) -> bytes:
     return cursor.take(cursor.varint())
 
 
+def _write_marks(out: bytearray, value: bytes) -> None:
+    if value:
+        _write_blob(out, value)
+
+
+def _read_marks(cursor: FrameCursor) -> bytes:
+    """None at the end of a frame, as of a party that knows nothing of them."""
+    if cursor.position == len(cursor.frame):
+        return b""
+    marks = _read_blob(cursor)
+    if not marks or len(marks) % MARK_BYTES or len(marks) > MARK_BYTES * MAX_MARKS:
+        raise ProtocolError(
+            f"Marks of words are {MARK_BYTES} bytes each, up to {MAX_MARKS} of them (got {len(marks)} bytes); "
+            "check that both parties run the same version of Tandem."
+        )
+    return marks
+
+
 def _read_party(cursor: FrameCursor) -> int:
     index = cursor.take(1)[0]
     if index >= MAX_PARTIES:
@@ -235,6 +255,7 @@ Float64s = Annotated[tuple[float, ...], sequence(_FLOAT64)]
 UInt32 = Annotated[int, _fixed("I")]
 Digest = Annotated[bytes, FieldFormat(_write_digest, lambda cursor: cursor.take(DIGEST_BYTES))]
 Blob = Annotated[bytes, _BLOB]
+Marks = Annotated[bytes, FieldFormat(_write_marks, _read_marks)]  # the last field of a frame, or none
 Blobs = Annotated[tuple[bytes, ...], sequence(_BLOB)]
 Text = Annotated[str, _TEXT]
 Texts = Annotated[tuple[str, ...], sequence(_TEXT)]

@@ -181,6 +181,8 @@ class QuerySpec:
     search: Annotated[str, wire("ll")] = ""  # finds documents instead of the query; empty: the query does
     # of the list that the answer's pieces are numbers of (`engine.pieces`); empty: it is of the models' tokens
     pieces: Annotated[Word, wire("mm")] = ""
+    # whether device and cloud tell the home which words their passages have, by their marks (`client.steps`)
+    wants_marks: Annotated[bool, wire("_marks")] = False
 
     @property
     def frame(self) -> Frame:

@@ -39,7 +39,7 @@ from tandem.protocol.log import Prefix, digests_along, extend_digest
 from tandem.protocol.routes import Send
 from tandem.protocol.table import ActorSession, SessionTable
 from tandem.scheduler import make_length_policy
-from tandem.topology import at_start
+from tandem.topology import Party, at_start
 
 MAX_BLOCK = 16
 """Steps of one pass at most where the evidence of tokens is computed again."""
@@ -348,6 +348,7 @@ class DecodingSession(ActorSession):
             num_documents=num_documents,
             filter=spec.filter(self.party),
             before=spec.question_before,
+            wants_marks=spec.wants_marks and not self.is_private,
         )
         return [Send("retriever", request)]
 
@@ -421,6 +422,7 @@ class DecodingSession(ActorSession):
             prefill_us=times[1],
             notes=notes,
             masses=() if self.weights.moves or len(self._rows) != 1 else self._by_document((1.0,)),
+            marks=self._retrieved.marks if self.party in (self.spec.home, Party.CLOUD) else b"",
         )
         return [Send("draft_queue", self._ready), *self._extend()]
 

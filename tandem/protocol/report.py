@@ -191,6 +191,7 @@ class Reporter:
             retrieve_us=ready.retrieve_us,
             prefill_us=ready.prefill_us,
             notes=ready.notes,
+            marks=ready.marks,
         )
         before, self.own_sources = self.own_sources, sources
         self.cited.begin(ready)
@@ -209,6 +210,7 @@ class Reporter:
             retrieve_s=sources.retrieve_us / 1e6,
             prefill_s=sources.prefill_us / 1e6,
             notes=sources.notes,
+            marks=sources.marks.hex(),
         )
         return self.emit(event)
 

@@ -66,14 +66,19 @@ def find_documents(source: DocumentSource, request: RetrieveRequest) -> Sequence
     return list(found.values())[: request.num_documents]
 
 
-def to_result(request: RetrieveRequest, hits: Sequence[Any], retrieve_us: int = 0) -> RetrieveResult:
+def to_result(
+    source: DocumentSource, request: RetrieveRequest, hits: Sequence[Any], retrieve_us: int = 0
+) -> RetrieveResult:
     """Hits as the message that carries them."""
+    texts = tuple(hit.document.page_content for hit in hits)
+    marks = getattr(source, "marks", None) if request.wants_marks else None  # a plugin's store may have none
     return RetrieveResult(
         session=request.session,
         ids=tuple(hit.id for hit in hits),
-        texts=tuple(hit.document.page_content for hit in hits),
+        texts=texts,
         scores=tuple(hit.score for hit in hits),
         retrieve_us=retrieve_us,
+        marks=marks(texts) if marks is not None else b"",
     )
 
 

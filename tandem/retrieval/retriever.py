@@ -214,6 +214,10 @@ class Retriever:
         vector = self.embedder.embed([text], is_query=True)[0]
         return [float(score) for score in cosines(self.index.vectors(rows), vector)]
 
+    def marks(self, texts: Sequence[str]) -> bytes:
+        """Of the words of some texts, as `Index.marks` has them."""
+        return self.index.marks(texts)
+
     def refresh(self) -> None:
         """Opens the index that is on disk now. What was open before is kept, with a warning, if that cannot be."""
         if not self._refreshing.acquire(blocking=False):

@@ -361,6 +361,12 @@ class Snapshot:
         """What was kept of the files that are watched."""
         return next((str(body) for (body,) in self._query("SELECT body FROM watched")), None)
 
+    def marks(self, texts: Iterable[str]) -> bytes:
+        """Marks of the words of some texts (`words.mark_of`), which say whether few chunks or files have them."""
+        ((num_files,),) = self._query("SELECT count(*) FROM facts WHERE key = 'source'")
+        with self._reading():
+            return self._words.marks(texts, self.manifest.count, num_files)
+
     def documents(self, rows: Iterable[int] | NDArray[np.int64]) -> list[Document]:
         """The chunk of each row."""
         with self._reading():

@@ -19,6 +19,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cache
+from hashlib import blake2b
 from itertools import accumulate, pairwise
 from pathlib import PurePosixPath
 from sqlite3 import Connection
@@ -39,6 +40,11 @@ STORED = (
 MAX_CANDIDATES = 10_000
 """Chunks that a search scores, about: of a query's terms the rarest count, as long as together they have no more. A
 small index is searched for all of them."""
+LEAST_RARE, RARE_SHARE, LEAST_FILES = 3, 50, 20
+"""A word is rare that no more than so many chunks have, or one in so many; or as many files, where there are so many:
+in a file of rows each may have the word of the heading."""
+MAX_MARKS, MARK_BYTES = 256, 3
+"""Most marks of a search, and bytes of each."""
 MAX_TERMS = 256
 """Terms of a query that count; of a longer one those at its end."""
 _MAX_JOINED = 40
@@ -98,6 +104,21 @@ def terms(query: str) -> list[tuple[str, ...]]:
 def parts_of(text: str) -> frozenset[str]:
     """The parts and bigrams of a text, each once."""
     return frozenset(entries(text)[0].split())
+
+
+def mark_of(word: str, *, is_rare: bool = False) -> bytes:
+    """By which another party knows a word if it has it, too, [MARK_BYTES]: its hash, and in the first bit whether few
+    documents here have it. It tells nothing else, but who has a list of words can try them."""
+    first, *rest = blake2b(fold(word).encode(), digest_size=MARK_BYTES).digest()
+    return bytes((first & 0x7F | is_rare << 7, *rest))
+
+
+def read_marks(marks: bytes) -> dict[bytes, bool]:
+    """Whether the word of each mark is rare, by that of one that is not."""
+    return {
+        bytes((marks[start] & 0x7F,)) + marks[start + 1 : start + MARK_BYTES]: marks[start] >= 0x80
+        for start in range(0, len(marks), MARK_BYTES)
+    }
 
 
 class Names:
@@ -235,6 +256,28 @@ class WordSearch:
         return [
             term for term, total in zip(ranked, totals, strict=True) if total <= MAX_CANDIDATES
         ] or ranked[:1]
+
+    def marks(self, texts: Iterable[str], num_chunks: int, num_files: int) -> bytes:
+        """`mark_of` the parts and joined words of some texts, the rarest first, MAX_MARKS at most."""
+        found = sorted({word for text in texts for half in entries(text) for word in half.split()})
+        most, most_files = (max(LEAST_RARE, number // RARE_SHARE) for number in (num_chunks, num_files))
+
+        def is_rare(word: str) -> bool:
+            has_files = num_files >= LEAST_FILES
+            return self._count(word) <= most or (
+                has_files and self._count_files(word, most_files) <= most_files
+            )
+
+        ranked = sorted(found, key=self._count)[:MAX_MARKS]
+        return b"".join(mark_of(word, is_rare=is_rare(word)) for word in ranked)
+
+    def _count_files(self, word: str, most: int) -> int:
+        """Files that have a word, or more than `most`, of which all are not counted."""
+        statement = (
+            "SELECT DISTINCT json_extract(metadata, '$.source') FROM words CROSS JOIN chunks "
+            "ON chunks.words_row = words.rowid WHERE words MATCH ? LIMIT ?"
+        )
+        return len(self._database.execute(statement, (_expression((word,)), most + 1)).fetchall())
 
     def _count(self, word: str) -> int:
         """Chunks that have a word, or about so many with words that begin with it; kept, as of `the` it takes long."""

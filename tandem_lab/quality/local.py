@@ -22,7 +22,7 @@ from tandem.aggregation.document_weights import Evidence, Weights, log_evidence
 from tandem.aggregation.race_lists import RaceList
 from tandem.aggregation.rules import LOTTERY
 from tandem.client.request import have_several_models
-from tandem.client.steps import Said, ask_in_steps, ask_where_needed, next_query
+from tandem.client.steps import ask_in_steps, choice_query, find_cases, last_query, read_said
 from tandem.codecs import Codec, RaceLists
 from tandem.codecs.base import ROOT
 from tandem.codecs.votes import read_vote
@@ -45,9 +45,6 @@ from tandem_lab.simulation.oracle import Documents, can_matter
 from tandem_lab.simulation.virtual import Outcome, VirtualRun
 from tandem_lab.simulation.world import Prefilled
 
-NUM_QUERIES = 3
-"""Of an answer that is always written in steps."""
-
 
 class LocalParty:
     """One side's retriever and model, called directly. Implements `tandem_lab.simulation.virtual.SiteModel`."""
@@ -65,7 +62,7 @@ class LocalParty:
 
     def retrieve(self, message: RetrieveRequest) -> RetrieveResult:
         """Search the index."""
-        return to_result(message, find_documents(self._retriever, message))
+        return to_result(self._retriever, message, find_documents(self._retriever, message))
 
     def prefill(self, job: Prefill) -> Prefilled:
         """Open the session in the engine."""
@@ -252,15 +249,11 @@ class LocalPair:
         outcomes, tokens = list[Outcome](), list[int]()
 
         async def ask(spec: SessionSpec, notes: tuple[str, ...] = ()) -> AsyncGenerator[Event, None]:
+            for known in find_sources(spec, self.retrievers):
+                yield known
             text, outcome = self.answer(spec, **options)
             outcomes.append(outcome)
             tokens.extend(outcome.tokens[Party(spec.home)])
-            hits = self.retrievers[Party.DEVICE].search(spec.search_text, spec.num_documents(Party.DEVICE))
-            sources = [
-                Source(party="device", id=hit.id, score=hit.score, text=hit.document.page_content)
-                for hit in hits
-            ]
-            yield SourcesEvent(party="device", sources=tuple(sources), retrieve_s=0.0, prefill_s=0.0)
             first, *rest = outcome.of(TokenEvent)
             yield replace(first, text=text)
             for event in (*rest, outcome.done):
@@ -268,7 +261,7 @@ class LocalPair:
                 yield event
 
         async def follow() -> list[Event]:
-            return [event async for event in (ask_in_steps if always else ask_where_needed)(spec, ask)]
+            return [event async for event in ask_in_steps(spec, ask, always=always)]
 
         answer = collect(asyncio.run(follow()), spec.seed)
         num_bytes = sum(outcome.num_bytes for outcome in outcomes)
@@ -344,27 +337,46 @@ def answer_uncompressed(
             model.close()
 
 
+def find_sources(
+    spec: SessionSpec, retrievers: Mapping[Party, DocumentSearch]
+) -> tuple[SourcesEvent, SourcesEvent]:
+    """What a query tells the client of both parties' documents."""
+    found = []
+    for party in PARTIES:
+        hits = retrievers[party].search(spec.search_text, spec.num_documents(party))
+        sources = tuple(
+            Source(party=party, id=hit.id, score=hit.score, text=hit.document.page_content) for hit in hits
+        )
+        request = RetrieveRequest(
+            session=0, query=spec.search_text, num_documents=len(hits), wants_marks=spec.wants_marks
+        )
+        marks = to_result(retrievers[party], request, hits).marks.hex()
+        found.append(SourcesEvent(party=party, sources=sources, retrieve_s=0.0, prefill_s=0.0, marks=marks))
+    device, cloud = found
+    return device, cloud
+
+
 def say_in_steps(
     spec: SessionSpec, engines: Mapping[Party, Engine], retrievers: Mapping[Party, DocumentSearch]
 ) -> list[str]:
-    """The texts of all queries of an answer that is always written in steps, as `answer_uncompressed`, in order."""
+    """What the device says of an answer that is written in steps wherever a name is shared, and that, as
+    `answer_uncompressed`; the answer alone where none is."""
     detokenizer = engines[Party.DEVICE].detokenizer
-    said = list[Said]()
+    cases = find_cases(spec.query, find_sources(replace(spec, wants_marks=True), retrievers), always=True)
+    said = list(cases or ()) if len(cases or ()) == 1 else list[str]()
 
     def plan(tokens: Sequence[list[int]]) -> Callable[[], list[int]] | None:
-        if len(tokens) == NUM_QUERIES:
+        if len(said) == (2 if cases else 1):
             return None
-        step = next_query(spec, said)
-        rule = StopRule.of(step.spec.eos_token_ids, step.spec.sampling, detokenizer, step.spec.grammar)
-        hits = retrievers[Party.DEVICE].search(step.spec.search_text, step.spec.num_documents(Party.DEVICE))
+        step = last_query(spec, said[0]) if said else choice_query(spec, cases) if cases else spec
+        rule = StopRule.of(step.eos_token_ids, step.sampling, detokenizer, step.grammar)
 
         def ask() -> list[int]:
-            answer = answer_uncompressed(step.spec, engines, retrievers)
-            passages = tuple(hit.document.page_content for hit in hits)
-            said.append(Said(text=rule.text(answer).strip(), passages=passages))
+            answer = answer_uncompressed(step, engines, retrievers)
+            said.append(read_said(rule.text(answer).strip()) if not said else rule.text(answer).strip())
             return answer
 
         return ask
 
     reference.in_steps(plan)
-    return [each.text for each in said]
+    return said

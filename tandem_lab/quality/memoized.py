@@ -84,7 +84,7 @@ class MemoizedRetriever:
     """A `Retriever` as `LocalPair` uses it."""
 
     def __init__(self, retriever: DocumentSearch) -> None:
-        self.search = cache(retriever.search)
+        self.search, self.marks = cache(retriever.search), getattr(retriever, "marks", None)
 
 
 class Loaded:

@@ -207,7 +207,7 @@ def test_what_was_said_before_an_answer_is_told_apart_from_it(http: httpx.Client
     asked = chat(steps="always", seed=3, max_tokens=8)
     completion = http.post(CHAT, json=asked, timeout=60).raise_for_status().json()
     said = [f"{step['party']}: {step['text']}" for step in completion["tandem"]["steps"]]
-    assert [line.split(":")[0] for line in said] == ["cloud", "device"]
+    assert [line.split(":")[0] for line in said] == ["device"]
     message = completion["choices"][0]["message"]
     assert message["reasoning_content"].splitlines() == said
     lines = http.post(CHAT, json=asked | {"stream": True}, timeout=60).text.splitlines()

@@ -128,6 +128,6 @@ def test_events_are_plain_values_with_what_json_cannot_hold_as_null() -> None:
     event = SourcesEvent(party="device", sources=(source,), retrieve_s=0.5, prefill_s=nan, notes=("n",))
     plain: dict[str, Any] = to_plain(event)
     (shown,) = plain.pop("sources")
-    assert plain == {"party": "device", "retrieve_s": 0.5, "prefill_s": None, "notes": ["n"]}
+    assert plain == {"party": "device", "retrieve_s": 0.5, "prefill_s": None, "notes": ["n"], "marks": ""}
     assert shown.pop("metadata") == {"page": [1, None], "x": None}
     assert shown == {"party": "device", "id": "a", "title": "t", "score": None, "text": None, "page": None}

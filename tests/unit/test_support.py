@@ -6,7 +6,16 @@ import pytest
 
 from tandem.citations import Citation
 from tandem.events import Answer, DoneEvent, SessionStatistics, Source, SourcesEvent, TokenEvent, assemble
-from tandem.support import UNSUPPORTED, covered_share, find_facts, find_language, is_foreign, judge
+from tandem.retrieval.words import mark_of
+from tandem.support import (
+    UNSUPPORTED,
+    covered_share,
+    find_facts,
+    find_language,
+    is_foreign,
+    judge,
+    shared_names,
+)
 from tandem.topology import Party
 
 SAFE = ("safe.md", "The code of the safe in the cellar is 63-05-91. Ask Mira Lund.")
@@ -134,3 +143,35 @@ def test_what_is_plainly_not_in_english() -> None:
         "4417",
     ]
     assert [is_foreign(text) for text in foreign + english] == [True] * 4 + [False] * 5
+
+
+PAGE = "Velino City Velino Trek Silva 1 2 Night Watch cello guitar Jonas pump pumps 41 the LR-77 bicycle"
+COMMON = {"1", "2", "night", "watch", "jonas", "the"}
+SHARED = {mark_of(word): word not in COMMON for word in PAGE.lower().replace("-", " ").split()}
+
+
+@pytest.mark.parametrize(
+    ("passage", "names"),
+    [
+        ("Our car is a Velino Trek, a grey one.", ["Velino Trek"]),
+        ("The Trek of Jonas is a Velino Trek.", ["Velino Trek"]),  # once, and the longest
+        ("It has a Silva 2 of 41 grams.", ["Silva 2"]),  # no number alone
+        ("He plays the cello, not the guitar of Jonas.", ["cello", "guitar"]),  # Jonas is in many documents
+        ("The cello stands in the Velino.", ["Velino"]),  # a name before other words
+        ("We took the Night Watch tour.", []),
+        ("An LR-77, for the bicycle pump.", ["LR-77"]),  # the question has the pump
+        ("It is a cart.", []),
+    ],
+)
+def test_names_are_words_that_few_documents_of_both_have(passage: str, names: list[str]) -> None:
+    assert shared_names("Where is the pump?", [passage], SHARED) == names
+
+
+def test_names_come_before_other_words_that_documents_share() -> None:
+    def found(*passages: str) -> list[str]:
+        return shared_names("Where is the pump?", passages, SHARED)
+
+    assert found("It is a Velino Trek.", "A cello and a Silva 2.") == ["Velino Trek", "Silva 2"]
+    assert found("A cello and a guitar.", "The Velino, and a bicycle.") == ["cello", "guitar", "Velino"]
+    assert found("A cart.", "A bicycle.") == ["bicycle"]
+    assert found() == []

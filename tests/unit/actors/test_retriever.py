@@ -12,6 +12,7 @@ import pytest
 from tandem.actors import retriever as module
 from tandem.actors.retriever import RetrieverActor
 from tandem.config.parties import PartyConfig
+from tandem.config.schema import Config
 from tandem.errors import FilterError, TandemError
 from tandem.messages import RetrieveFailed, RetrieveRequest, RetrieveResult
 from tandem.retrieval.documents import Document
@@ -81,6 +82,18 @@ async def test_a_failure_ends_its_query_alone(
     assert (found.session, found.ids) == (1, ("a",))
     assert SECRET not in caplog.text
     assert ("test_retriever.py:" in "".join(caplog.messages[:1])) == (query == "bug"), "where"
+
+
+@pytest.mark.parametrize(("steps", "marks"), [("auto", b"abc"), ("never", b"")])
+def test_a_party_that_takes_no_steps_sends_no_marks(steps: str, marks: bytes) -> None:
+    documents = Documents()
+    documents.marks = lambda texts: b"abc"  # type: ignore[attr-defined]
+    actor = Actor(documents)
+    actor.config = Config.load(None, [f"decoding.steps={steps}"])
+    request = RetrieveRequest(session=1, query="q", num_documents=3, wants_marks=True)
+    assert actor.answer(request).marks == marks
+    assert actor.answer(replace(request, wants_marks=False)).marks == b""
+    assert Actor(Documents()).answer(request).marks == b""  # the store of a plugin
 
 
 def test_a_retriever_remembers_a_bounded_number_of_passages(monkeypatch: pytest.MonkeyPatch) -> None:

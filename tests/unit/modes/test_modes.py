@@ -127,7 +127,7 @@ WIRE = {
     "cloud_filter": "t", "history": "u", "show_drafts": "w", "workers": "x", "weights": "y",
     "race_depth": "z", "num_logprobs": "aa", "layouts": "dd",
     "has_several_models": "ee", "day": "ff", "peer_stall_s": "gg", "max_peer_share": "hh",
-    "system_prompt": "ii", "logit_bias": "jj", "grammar": "kk", "search": "ll", "pieces": "mm",
+    "system_prompt": "ii", "logit_bias": "jj", "grammar": "kk", "search": "ll", "pieces": "mm", "wants_marks": "_marks",
 }  # fmt: skip
 """A change here is a change of `PROTOCOL_VERSION`."""
 

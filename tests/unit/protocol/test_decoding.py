@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ from tandem.protocol.decoding import (
 )
 from tandem.protocol.log import Prefix, digests_along
 from tandem.protocol.routes import Send
-from tandem.topology import Party
+from tandem.topology import PARTIES, Party
 from tandem_lab.simulation.specs import make_spec
 from tests.unit.protocol.talk import adopted, decided
 
@@ -366,3 +367,20 @@ def test_memory_is_bounded() -> None:
     assert made.num_evidence < 500 + 128, (
         "that of the answer, for a rollback may go far back, and of a few drafts"
     )
+
+
+def test_an_owners_words_do_not_leave_it() -> None:
+    """Whoever asks for their marks: only the cloud tells, and the home its own client."""
+    for party in PARTIES:
+        made = DraftingSession(make_spec(wants_marks=True), party)
+        (search,) = made.begin()
+        assert search.message.wants_marks
+        made.receive(replace(FOUND, marks=b"abc"))
+        assert made.finish_prefill(1, ())[0].message.marks == b"abc"
+    worker = DraftingSession(
+        make_spec(mode="federated", workers=("ada", "bob"), home="ada", wants_marks=True), "bob"
+    )
+    worker.receive(replace(FOUND, marks=b"abc"))
+    assert worker.finish_prefill(1, ())[0].message.marks == b""
+    private = DraftingSession(make_spec(wants_marks=True), Party.CLOUD, is_private=True)
+    assert not private.begin()[0].message.wants_marks

@@ -46,7 +46,7 @@ BEYOND: dict[str, list[Any]] = {
     "layouts": [{"device": "tables"}, {"x" * 1000: "rows"}, {str(n): "rows" for n in range(99)}],
     "has_several_models": [2, "no"], "day": ["x" * 300, 20261125], "system_prompt": [1, "x" * 70_000],
     "logit_bias": [[[1, 101.0]], [[-1, 0.0]], [[1, NAN]], [[1, 1.0]] * 2000, {"1": 1.0}], "grammar": [1, "x" * 70_000],
-    "search": [1, "x" * 70_000], "pieces": [1, "x" * 300],
+    "search": [1, "x" * 70_000], "pieces": [1, "x" * 300], "wants_marks": [],  # it changes no token, so it is left out
 }  # fmt: skip
 """Below, above and of the wrong kind, for each field of a query."""
 BEYOND_SAMPLING: dict[str, list[Any]] = {

@@ -11,11 +11,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tandem.errors import RetrievalError
+from tandem.messages import wire
 from tandem.retrieval import words
 from tandem.retrieval.build import build_index
 from tandem.retrieval.documents import Document
 from tandem.retrieval.index import Index
 from tandem.retrieval.store import NAME, Snapshot
+from tandem.retrieval.words import mark_of, read_marks
 from tests.unit.retrieval.conftest import WordEmbedder
 from tests.unit.retrieval.helpers import edit, make_index, words_of
 
@@ -233,6 +235,35 @@ def test_damage_while_an_index_is_open(directory: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(RetrievalError, match=r"is damaged: .* cannot be read"):
             index.search_words("chess", 3)
+
+
+def test_marks_say_which_words_few_chunks_or_files_have(tmp_path: Path, embedder) -> None:
+    texts = [f"The tariff {name} {number} cents." for number, name in enumerate(("Dayhen", "Seagull"))]
+    with index_of(tmp_path / "few", embedder, [*texts, *["The tariff."] * 2]) as index:
+        marked = read_marks(index.marks(texts[:1]))
+    assert marked == {
+        mark_of(word): word not in ("the", "tariff") for word in texts[0].rstrip(".").lower().split()
+    }
+    rows = [
+        Document(page_content=f"Zone Amber: day {number}", metadata={"source": "a"}) for number in range(9)
+    ]
+    others = [
+        Document(page_content="Zone.", metadata={"source": f"b{number}"})
+        for number in range(words.LEAST_FILES)
+    ]
+    for row, chunk in enumerate(chunks := [*rows, *others]):
+        chunk.id = str(row)
+    with make_index(tmp_path / "files", chunks, embedder) as index:
+        marked = read_marks(index.marks(["Zone Amber"]))
+    assert marked == {mark_of("zone"): False, mark_of("Amber"): True}  # nine rows, but one file
+
+
+def test_marks_are_bounded_and_the_rarest_come_first(tmp_path: Path, embedder) -> None:
+    texts = [" ".join(f"w{number}" for number in range(start, 400)) for start in (0, 100, 200, 300)]
+    with index_of(tmp_path, embedder, texts) as index:
+        marks = index.marks(texts)
+    assert len(marks) == words.MARK_BYTES * words.MAX_MARKS == wire.MARK_BYTES * wire.MAX_MARKS
+    assert {mark_of(f"w{number}") for number in range(100)} <= read_marks(marks).keys()
 
 
 # ---- helpers -------------------------------------------------------------------------------------------------

@@ -56,9 +56,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def config(models: list[Path]) -> Config:
-    return Config.load(
-        None, [f"device.model={models[0]}", f"cloud.model={models[1]}", "link.on_peer_loss=wait"]
-    )
+    plain = (
+        "link.on_peer_loss=wait",
+        "decoding.steps=never",
+    )  # what these toys say of documents is arbitrary
+    return Config.load(None, [f"device.model={models[0]}", f"cloud.model={models[1]}", *plain])
 
 
 @pytest.fixture(scope="module")
