@@ -22,6 +22,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
+import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -130,11 +131,12 @@ async def ask_in_steps(
     spec: SessionSpec, ask: Ask, notes: tuple[str, ...] = (), *, always: bool
 ) -> AsyncGenerator[Event, None]:
     """The events of an answer: as the question was asked, or a StepEvent, then those of the last query, whose
-    statistics are those of what was said, too. A step that fails ends the steps: the question is answered as it is, and
-    a note says why. Raises QueryError.
+    statistics count the time since the question, and the traffic of what was said, not of the query that was closed. A
+    step that fails ends the steps: the question is answered as it is, and a note says why. Raises QueryError.
 
     always: also where the documents do not say that it needs steps.
     """
+    begun_s = time.monotonic()
     async with aclosing(ask(replace(spec, wants_marks=True), notes=notes)) as plain:
         held, cases = list[Event](), None
         async for event in plain:
@@ -164,20 +166,21 @@ async def ask_in_steps(
         notes, is_said = (*notes, f"The answer was not written in steps: {error}"), False
     if is_said:
         yield StepEvent(party=PARTIES[0], text=said, sources=sources)
-    before_s = sum(each.total_s for each in before)
+    before_s = time.monotonic() - begun_s
     async with aclosing(ask(last, notes=notes)) as events:
         async for event in events:
             if isinstance(event, TokenEvent):
                 event = replace(event, committed_s=before_s + event.committed_s)
             if isinstance(event, DoneEvent):
-                event = replace(event, statistics=_add_up(before, event.statistics))
+                event = replace(event, statistics=_add_up(before, event.statistics, before_s))
             yield event
 
 
-def _add_up(earlier: Sequence[SessionStatistics], last: SessionStatistics) -> SessionStatistics:
-    """The statistics of an answer, with the time and the traffic of the steps before it."""
+def _add_up(
+    earlier: Sequence[SessionStatistics], last: SessionStatistics, before_s: float
+) -> SessionStatistics:
+    """The statistics of an answer, with the time since the question, and the traffic of what was said."""
     traffic = ("sent_frames", "sent_bytes", "received_frames", "received_bytes")
-    before_s = sum(each.total_s for each in earlier)
     return replace(
         last,
         first_token_s=before_s + last.first_token_s,

@@ -152,6 +152,7 @@ def test_an_answer_begins_plain_until_a_name_is_shared(
     assert [one.wants_marks for one in asked] == [True] + [False] * (num_asked - 1)
     assert len(asked) == len(closed) == num_asked
     assert answer.statistics.sent_bytes == 10 * max(1, num_asked - 1)
+    assert (answer.statistics.total_s > 1.0) == bool(said)  # the time since the question counts
 
 
 def test_an_answer_whose_cloud_is_lost_goes_on_plain() -> None:
