@@ -58,6 +58,8 @@ SMALL_WORDS: Mapping[str, frozenset[str]] = {
     }.items()
 }
 """Words of a language that a question is asked with, not about."""
+_SMALL = frozenset(chain.from_iterable(SMALL_WORDS.values()))
+"""Those of all languages."""
 LEAST_FOREIGN = 5
 """Small words of another language, of which a name or a quotation has fewer."""
 LAST_LATIN = "\u024f"
@@ -192,7 +194,6 @@ def _shared_runs(asked: Sequence[str], passage: str, shared: Mapping[bytes, bool
     """The words of `shared_names` with their neighbours, in order, and whether one of them is a name or a code."""
     from tandem.retrieval.words import fold, mark_of
 
-    small = frozenset(chain.from_iterable(SMALL_WORDS.values()))
     facts = {place for start, word in find_facts(passage) for place in range(start, start + len(word))}
     runs, end = list[list[tuple[re.Match[str], bool]]](), -1
     for match in re.finditer(r"\w+", passage):
@@ -204,7 +205,7 @@ def _shared_runs(asked: Sequence[str], passage: str, shared: Mapping[bytes, bool
             and (word.startswith(_beginning(each)) or each.startswith(_beginning(word)))
             for each in asked
         )
-        if is_rare is None or is_asked or word in small or not (is_rare or match.start() in facts):
+        if is_rare is None or is_asked or word in _SMALL or not (is_rare or match.start() in facts):
             continue
         runs += [] if runs and passage[end : match.start()] in (" ", "-") else [[]]
         runs[-1].append((match, is_rare and len(word) > 1 and not word.isdigit()))
@@ -227,9 +228,7 @@ def covered_share(question: str, text: str) -> float | None:
     if _differ_in_language(question, text):
         return None
     language = find_language(question)
-    small = parts_of(
-        " ".join(chain.from_iterable(SMALL_WORDS.values()) if language is None else SMALL_WORDS[language])
-    )
+    small = parts_of(" ".join(_SMALL if language is None else SMALL_WORDS[language]))
     runs = groupby(question.split(), key=lambda word: word[0].isupper())
     things = chain.from_iterable([" ".join(run)] if is_name else run for is_name, run in runs)
     asked = {frozenset(word for word in parts_of(thing) - small if len(word) > 1) for thing in things}

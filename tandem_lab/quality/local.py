@@ -362,8 +362,9 @@ def say_in_steps(
     """What the device says of an answer that is written in steps wherever a name is shared, and that, as
     `answer_uncompressed`; the answer alone where none is."""
     detokenizer = engines[Party.DEVICE].detokenizer
-    cases = find_cases(spec.query, find_sources(replace(spec, wants_marks=True), retrievers), always=True)
-    said = list(cases or ()) if len(cases or ()) == 1 else list[str]()
+    sources = find_sources(replace(spec, wants_marks=True), retrievers)
+    cases = find_cases(spec.query, sources, always=True) or ()
+    said = list(cases) if len(cases) == 1 else []
 
     def plan(tokens: Sequence[list[int]]) -> Callable[[], list[int]] | None:
         if len(said) == (2 if cases else 1):
