@@ -293,7 +293,7 @@ class Attribution(WireMessage):
 
     step: Varint  # of the token
     digest: Digest  # of the prefix that ends with it
-    masses: Float32s  # w_d(t) p_d(x) of each document, in the order of `DecoderReady.sources`, then of rows without
+    masses: Float32s  # w_d(t) p_d(x) of each document, in the order of `Sources.ids`, then of rows without
 
 
 @registry.message(16)
@@ -342,13 +342,9 @@ class DecoderReady(WireMessage):
     """Documents are retrieved and prefilled; drafting begins. Decoder -> own coordinator."""
 
     session: UInt32
-    sources: Texts  # opaque ids of the documents in use
-    scores: Float64s  # their cosine similarity to the query
-    retrieve_us: Varint  # time the retrieval took, microseconds
-    prefill_us: Varint
-    notes: Texts  # sentences for the user of this party: a truncated document, ...
+    scores: Float64s  # of the documents in use: their cosine similarity to the query
     masses: Float32s = ()  # `Attribution.masses` of every token, of a lone row: its weight does not follow the answer
-    marks: Blob = b""  # as of `Sources`
+    sources: Annotated[Any, registry.nested(Sources)]  # these documents; the last field, as their marks are
 
 
 @registry.message(19)

@@ -27,6 +27,7 @@ from tandem.messages import (
     RetrieveFailed,
     RetrieveRequest,
     RetrieveResult,
+    Sources,
     Verdict,
     Vote,
 )
@@ -405,7 +406,7 @@ class DecodingSession(ActorSession):
         self.weights = self._weigh_rows(question)
         self._evidence[self.prefix.digests[0]] = self.weights.start
         scores = dict(zip(self._retrieved.ids, self._retrieved.scores, strict=True))
-        sources = self._document_ids
+        ids = self._document_ids
         is_filtered = self.spec.num_documents(self.party) > 0 and bool(self.spec.filter(self.party))
         if is_filtered and not (self._retrieved.ids or self._retrieved.notes):
             note = f"{at_start(self.party)} has no document that its filter lets through; it answers without."
@@ -413,16 +414,19 @@ class DecodingSession(ActorSession):
         notes = (*self._retrieved.notes, *notes)
         times = (self._retrieved.retrieve_us, prefill_us)
         if self.is_private and self.party != self.spec.home:
-            sources, notes, times = (), (), (0, 0)  # they would say which documents fit the question
+            ids, notes, times = (), (), (0, 0)  # they would say which documents fit the question
         self._ready = DecoderReady(
             session=self.spec.session,
-            sources=sources,
-            scores=tuple(scores[name] for name in sources),
-            retrieve_us=times[0],
-            prefill_us=times[1],
-            notes=notes,
+            sources=Sources(
+                party=self.spec.roles.topology.index(self.party),
+                ids=ids,
+                retrieve_us=times[0],
+                prefill_us=times[1],
+                notes=notes,
+                marks=self._retrieved.marks if self.party in (self.spec.home, Party.CLOUD) else b"",
+            ),
+            scores=tuple(scores[name] for name in ids),
             masses=() if self.weights.moves or len(self._rows) != 1 else self._by_document((1.0,)),
-            marks=self._retrieved.marks if self.party in (self.spec.home, Party.CLOUD) else b"",
         )
         return [Send("draft_queue", self._ready), *self._extend()]
 

@@ -62,8 +62,8 @@ class CitedTokens:
 
     def begin(self, ready: DecoderReady) -> None:
         """The home's documents are known."""
-        self._has_changed |= self._ids not in (None, ready.sources)
-        self._ids, self._always = ready.sources, ready.masses
+        self._has_changed |= self._ids not in (None, ready.sources.ids)
+        self._ids, self._always = ready.sources.ids, ready.masses
 
     def take(self, attributions: Sequence[Attribution], num_committed: int) -> list[CitationEvent]:
         """Take the decoder's attributions of some tokens: the shares of those that are committed."""
@@ -185,18 +185,10 @@ class Reporter:
     def note_sources(self, ready: DecoderReady) -> Sources | None:
         """This party's documents, for the client here or at the peer; None: they were noted before, though a decoder
         that began again may have taken another time for them."""
-        sources = Sources(
-            party=self._spec.roles.topology.index(self._party),
-            ids=ready.sources,
-            retrieve_us=ready.retrieve_us,
-            prefill_us=ready.prefill_us,
-            notes=ready.notes,
-            marks=ready.marks,
-        )
-        before, self.own_sources = self.own_sources, sources
+        before, self.own_sources = self.own_sources, ready.sources
         self.cited.begin(ready)
-        is_new = before is None or (before.ids, before.notes) != (sources.ids, sources.notes)
-        return sources if is_new else None
+        is_new = before is None or (before.ids, before.notes) != (ready.sources.ids, ready.sources.notes)
+        return ready.sources if is_new else None
 
     def emit_sources(self, party: str, sources: Sources, scores: Sequence[float | None] = ()) -> list[Send]:
         """A party's documents, for this party's client. scores: of its own ones alone."""

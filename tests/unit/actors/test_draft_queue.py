@@ -36,6 +36,7 @@ from tandem.messages import (
     Open,
     RetrieveFailed,
     RetrieveResult,
+    Sources,
     encode,
 )
 from tandem.modes import SessionSpec
@@ -348,7 +349,8 @@ def test_an_answer_that_cannot_be_sent_ends_its_query_alone() -> None:
 
 
 def test_a_message_meant_within_a_site_is_refused_from_the_peer(queue: DraftQueueActor) -> None:
-    ready = DecoderReady(session=1, sources=(), scores=(), retrieve_us=0, prefill_us=0, notes=())
+    found = Sources(party=0, ids=(), retrieve_us=0, prefill_us=0, notes=())
+    ready = DecoderReady(session=1, sources=found, scores=())
     for message in (ready, Begin(session=1, spec="{}")):
         queue.on_frames("cloud/draft_queue", [encode(message)])
     assert queue.num_malformed == 2

@@ -20,6 +20,7 @@ from tandem.messages import (
     Attribution,
     Begin,
     Cancel,
+    DecoderReady,
     Done,
     Estimate,
     Heartbeat,
@@ -29,6 +30,7 @@ from tandem.messages import (
     Observation,
     Observations,
     Profile,
+    Sources,
     Tail,
     Verdict,
     VerifyResult,
@@ -117,7 +119,7 @@ def any_of(kind: type[Any]) -> st.SearchStrategy[Any]:
         elif kind is LinkFrame:
             values[field.name] = st.one_of([any_of(body) for body in BODIES])
         else:
-            values[field.name] = any_of({Estimate: Profile}.get(kind, Vote))
+            values[field.name] = any_of({Estimate: Profile, DecoderReady: Sources}.get(kind, Vote))
     return st.builds(kind, **values)
 
 

@@ -41,7 +41,7 @@ def test_documents_that_did_not_fit_have_no_weight() -> None:
         RetrieveResult(session=1, ids=("a", "b"), texts=("x", "y"), scores=(0.5, 0.2), retrieve_us=7)
     )
     (ready,) = made.finish_prefill(11, (), [1])
-    assert (ready.message.sources, ready.message.scores) == (("b",), (0.2,))
+    assert (ready.message.sources.ids, ready.message.scores) == (("b",), (0.2,))
     job = made.next_job()
     assert isinstance(job, Forward)
     assert job.weights.prior == (2.0,)
@@ -55,7 +55,7 @@ def test_a_filter_goes_to_the_search_and_what_lets_nothing_through_is_told() -> 
     made.receive(RetrieveResult(session=1, ids=(), texts=(), scores=(), retrieve_us=7))
     ready = made.finish_prefill(11, ("A note.",))[0].message
     assert isinstance(ready, DecoderReady)
-    assert ready.notes == (
+    assert ready.sources.notes == (
         "The device has no document that its filter lets through; it answers without.",
         "A note.",
     )
@@ -154,8 +154,10 @@ def test_others_do_not_hear_which_private_documents_fit(home: str) -> None:
         (ready,) = [send.message for send in made.finish_prefill(1, ("A document was cut.",))]
         assert isinstance(ready, DecoderReady)
         is_home = home == "ada"
-        assert (len(ready.sources), bool(ready.notes)) == ((count, True) if is_home else (0, False))
-        assert (ready.prefill_us > 0) == is_home
+        assert (len(ready.sources.ids), bool(ready.sources.notes)) == (
+            (count, True) if is_home else (0, False)
+        )
+        assert (ready.sources.prefill_us > 0) == is_home
 
 
 @pytest.mark.parametrize("filter", ["", '{"colour": "red"}'])
@@ -170,7 +172,7 @@ def test_a_search_of_private_documents_that_fails_finds_none(filter: str) -> Non
     assert made.next_job() == none.next_job()
     (ready,) = [send.message for send in made.finish_prefill(1, ())]
     assert isinstance(ready, DecoderReady)
-    assert ready.notes == ("The device answers without documents: 'colour' is none of source.",)
+    assert ready.sources.notes == ("The device answers without documents: 'colour' is none of source.",)
 
 
 def test_a_model_that_gives_no_row_without_document_is_refused() -> None:
@@ -376,11 +378,11 @@ def test_an_owners_words_do_not_leave_it() -> None:
         (search,) = made.begin()
         assert search.message.wants_marks
         made.receive(replace(FOUND, marks=b"abc"))
-        assert made.finish_prefill(1, ())[0].message.marks == b"abc"
+        assert made.finish_prefill(1, ())[0].message.sources.marks == b"abc"
     worker = DraftingSession(
         make_spec(mode="federated", workers=("ada", "bob"), home="ada", wants_marks=True), "bob"
     )
     worker.receive(replace(FOUND, marks=b"abc"))
-    assert worker.finish_prefill(1, ())[0].message.marks == b""
+    assert worker.finish_prefill(1, ())[0].message.sources.marks == b""
     private = DraftingSession(make_spec(wants_marks=True), Party.CLOUD, is_private=True)
     assert not private.begin()[0].message.wants_marks

@@ -163,9 +163,9 @@ class Player:
             case "decides":
                 return table.receive(self.result(table, values), now_s)
             case "reads":
-                ready = messages.DecoderReady(
-                    session=1, sources=words, scores=(0.5,) * len(words), retrieve_us=3, prefill_us=2, notes=()
-                )  # fmt: skip
+                party = table.sessions[1].spec.roles.topology.index(table.party)
+                found = messages.Sources(party=party, ids=words, retrieve_us=3, prefill_us=2, notes=())
+                ready = messages.DecoderReady(session=1, sources=found, scores=(0.5,) * len(words))
                 return table.receive(ready, now_s)
             case "fails":
                 failed = messages.DecoderFailed(session=session, reason=words[0], fault=fault)
