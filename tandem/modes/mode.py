@@ -35,8 +35,6 @@ class Mode(ABC):
     """The rules of one mode for one query. The defaults are those of parties whose drafts are their votes."""
 
     name: ClassVar[str]
-    drafters_vote: ClassVar[bool] = True
-    """Whether a draft is a vote, too, and comes with its distribution; else the answer does not depend on it."""
     follows_proposals: ClassVar[bool] = False
     """Whether one pass over k proposed tokens gives k + 1 votes, one more than there are tokens."""
     has_lottery: ClassVar[bool] = False
@@ -346,7 +344,6 @@ MAX_PROPOSAL = 16
 class Proposing(Mode):
     """Proposals of up to `max_proposal` tokens; a party that is both voter and decider sends itself nothing."""
 
-    drafters_vote = False
     follows_proposals = True
     max_proposal = MAX_PROPOSAL
 
