@@ -304,8 +304,8 @@ class Coupled:
         seed: int,
         step: int,
     ) -> int:
-        """The winner of the target's race, whatever was proposed: ids alone are enough."""
-        return coupled_draw(target, seed=seed, step=step)
+        """The draft of the target, whatever was proposed: ids alone are enough."""
+        return self.draft(target, seed=seed, step=step)
 
 
 class Algorithm1:
@@ -338,10 +338,8 @@ class Algorithm1:
         )
 
 
-class GreedyRule:
+class GreedyRule(Coupled):
     """Temperature 0: drafts and target are the most probable tokens, whichever rule was requested."""
-
-    needs_drafts = False
 
     def __init__(self, name: str) -> None:
         """name: the rule that was requested."""
@@ -364,18 +362,6 @@ class GreedyRule:
             acceptance_device=float(device_token == target),
             acceptance_cloud=float(cloud_token == target),
         )
-
-    def choose(
-        self,
-        target: Distribution,
-        proposed: int | None,
-        draft: Distribution | None = None,
-        *,
-        seed: int,
-        step: int,
-    ) -> int:
-        """The most probable token of the target, whatever was proposed."""
-        return target.argmax()
 
 
 LOTTERY = "lottery"
