@@ -81,6 +81,7 @@ class TokenEvent:
     is_alone: bool = False  # decided without the peer, which is lost, or late (`decoding.patience_s`)
     # how much each party's vote counted, of sum 1; empty: it was decided elsewhere
     shares: dict[str, float] = field(default_factory=dict, hash=False)
+    most: float = nan  # the most that the mixture gives it; nan: not decided at home by all votes
     # how well each party's documents fit question and answer so far, in nats (DRAGON A.1), as far as it came with the
     # drafts that decided it
     log_weights: dict[str, float] = field(default_factory=dict, hash=False)

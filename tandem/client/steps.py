@@ -5,12 +5,13 @@ has read: what joins the two must stand in the prefix, the only thing that cross
 documents of both have and the question has not. So a question that needs both becomes a sequence of queries:
 
 1. The question is asked as it is. With its sources the cloud tells the marks of the words in its passages, by which
-   the device knows those that its own passages have, too: "Velino Trek". Where documents of one party suffice, or no
-   name is shared, that is the answer.
+   the device knows those that its own passages have, too: "Velino Trek". Where no name is shared, a note has all that
+   is asked for, the cloud's documents fit the question better, or the answer is sure, that is the answer.
 2. Of several names the device alone says which it is, under a grammar that holds those only. So no more of its
    documents crosses than one choice among what the cloud has as well.
 3. The question is asked, and searched for, with what was said behind it: "What tyre pressure does our car need?
-   (Velino Trek)". The cloud writes the answer: it has read its own documents and what the device had to say.
+   (Velino Trek)". The cloud writes the answer: it has read its own documents and what the device had to say. Of it and
+   the plain one the surer is the answer.
 
 The next query is a function of the question, both parties' passages and what was said before. What is said is drawn at
 temperature 0, and the answer as was asked for. `tandem.modes.reference` has the law; `docs/explanation/steps.md`
@@ -26,7 +27,8 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from math import inf
+from math import exp, fsum, inf, isnan, log, nan
+from sys import float_info
 from typing import Any
 
 from tandem.config.schema import Config, SamplingParams
@@ -39,6 +41,7 @@ from tandem.events import (
     SourcesEvent,
     StepEvent,
     TokenEvent,
+    WaitEvent,
     collect,
 )
 from tandem.modes import SessionSpec
@@ -48,12 +51,12 @@ from tandem.topology import PARTIES, Party
 
 MAX_CASES = 8
 SAYS = "Our notes say: "
-LEAST_FIT, LEAST_SHARE = 8.0, 0.8
-"""Nats by which the documents of both parties must make a question more probable before it is answered in steps, and
-what part of the cloud's the device's must be."""
+SURE = 0.9
+"""The surety of a plain answer from which on it is not written in steps as well."""
 SAID_TOKENS = 64
 """Most tokens that the device says."""
 NO_STEPS = "Steps need mode dual, documents and llguidance at device and cloud, and device.privacy 0; none was taken."
+STANDS = "The answer without what was said stands, as the one with it is not surer."
 Ask = Callable[..., AsyncGenerator[Event, None]]
 """`Asker.ask`, of a spec and of notes on its answer."""
 
@@ -106,8 +109,8 @@ def find_cases(question: str, events: Sequence[Event], *, always: bool) -> tuple
     """The names that the passages of both parties share and the question has not, MAX_CASES at most; none where a
     question is not to be answered in steps. None: the events so far do not tell.
 
-    That is always so, or where the documents of both parties fit the question, by the nats by which they make it more
-    probable, which the first votes of unequal models come with, and no passage of the device has all that is asked for.
+    Unless `always`, no passage of the device may have all that is asked for, its documents must fit the question no
+    worse than the cloud's, by the log weights that come with the first votes, and the answer's surety must be told.
     """
     sources = {event.party: event for event in events if isinstance(event, SourcesEvent)}
     if not sources.keys() >= set(PARTIES):
@@ -123,67 +126,115 @@ def find_cases(question: str, events: Sequence[Event], *, always: bool) -> tuple
     first = next((event for event in events if isinstance(event, TokenEvent)), None)
     if first is None:
         return None
-    device, cloud = (first.log_weights.get(party, 0.0) for party in PARTIES)
-    return () if min(device, cloud) < LEAST_FIT or device < LEAST_SHARE * cloud else cases
+    device, cloud = (first.log_weights.get(party, nan) for party in PARTIES)
+    return cases if device >= cloud and not isnan(surety([first])) else ()
+
+
+def surety(events: Sequence[Event]) -> float:
+    """The geometric mean of the probabilities of an answer's tokens, of each the most that it can be; nan: of one of
+    them it is not known."""
+    tokens = [event for event in events if isinstance(event, TokenEvent)]
+    if any(isnan(token.most) and token.logprob is None for token in tokens):
+        return nan
+    logs = (
+        token.logprob.logprob if token.logprob else log(max(token.most, float_info.min)) for token in tokens
+    )
+    return exp(fsum(logs) / len(tokens)) if tokens else nan
 
 
 async def ask_in_steps(
     spec: SessionSpec, ask: Ask, notes: tuple[str, ...] = (), *, always: bool
 ) -> AsyncGenerator[Event, None]:
-    """The events of an answer: as the question was asked, or a StepEvent, then those of the last query, whose
-    statistics count the time since the question, and the traffic of what was said, not of the query that was closed. A
-    step that fails ends the steps: the question is answered as it is, and a note says why. Raises QueryError.
+    """The events of an answer: as the question was asked, or a StepEvent, then those of the last query, or of the plain
+    answer if that is surer. Statistics count the time since the question, and the traffic of every query that was not
+    closed. A step that fails ends the steps: the answer is the plain one, and a note says why. Raises QueryError.
 
-    always: also where the documents do not say that it needs steps.
+    always: also where the documents do not say that it needs steps, and whichever answer is surer.
     """
-    begun_s = time.monotonic()
-    async with aclosing(ask(replace(spec, wants_marks=True), notes=notes)) as plain:
-        held, cases = list[Event](), None
-        async for event in plain:
-            held.append(event)
-            cases = find_cases(spec.query, held, always=always)
+    begun_s, plain, cases = time.monotonic(), list[Event](), None
+    async with aclosing(ask(replace(spec, wants_marks=True), notes=notes)) as asked:
+        async for event in asked:
+            if isinstance(event, WaitEvent):
+                yield event
+                continue
+            plain.append(event)
+            cases = find_cases(spec.query, plain, always=always)
             is_over = isinstance(event, DoneEvent) or (isinstance(event, PeerEvent) and event.is_alone)
             if cases is not None or is_over:
                 break
+        if cases and not always:
+            plain += [event async for event in asked]
+            cases = cases if surety(plain) < SURE else ()
         if not cases:
-            for event in held:
+            for event in plain:
                 yield event
-            async for event in plain:
+            async for event in asked:
                 yield event
             return
-    sources = next(
-        event.sources for event in held if isinstance(event, SourcesEvent) and event.party == PARTIES[0]
-    )
-    before, said = list[SessionStatistics](), cases[0] if len(cases) == 1 else ""
-    last = replace(spec, session=secrets.randbits(32))  # the plain one's number is taken
+    others, written, why = list[SessionStatistics](), list[Event](), STANDS
+    last, before_s = replace(spec, session=secrets.randbits(32)), 0.0  # the plain one's number is taken
     try:
-        if not said:
-            answer = collect([event async for event in ask(choice_query(spec, cases))], spec.seed)
-            said, sources = read_said(answer.text), answer.own_sources
-            before.append(answer.statistics)
-        last, is_said = last_query(spec, said), True
+        step = await _say(spec, ask, cases, plain, others)
+        yield step
+        last, before_s = last_query(spec, step.text), time.monotonic() - begun_s
+        if not always:
+            last = replace(last, num_logprobs=last.num_logprobs or 0)
+            answer = [event async for event in ask(last, notes=notes) if not isinstance(event, WaitEvent)]
+            collect(answer, spec.seed)  # raises where it failed
+            written += answer
     except QueryError as error:
-        notes, is_said = (*notes, f"The answer was not written in steps: {error}"), False
-    if is_said:
-        yield StepEvent(party=PARTIES[0], text=said, sources=sources)
-    before_s = time.monotonic() - begun_s
-    async with aclosing(ask(last, notes=notes)) as events:
-        async for event in events:
-            if isinstance(event, TokenEvent):
-                event = replace(event, committed_s=before_s + event.committed_s)
-            if isinstance(event, DoneEvent):
-                event = replace(event, statistics=_add_up(before, event.statistics, before_s))
-            yield event
+        why = f"The answer was not written in steps: {error}"
+    if always:
+        async with aclosing(ask(last, notes=notes if before_s else (*notes, why))) as asked:
+            begin_s = time.monotonic() - begun_s
+            async for event in asked:
+                yield _later(event, others, begin_s)
+        return
+    is_surer = surety(written) > surety(plain)
+    others.append(_end(plain if is_surer else written))
+    begin_s = before_s if is_surer else time.monotonic() - begun_s - _end(plain).total_s
+    for event in written if is_surer else plain:
+        if isinstance(event, SourcesEvent) and event.party == PARTIES[0] and not is_surer:
+            event = replace(event, notes=(*event.notes, why))
+        if isinstance(event, TokenEvent) and spec.num_logprobs is None:
+            event = replace(event, logprob=None)
+        yield _later(event, others, begin_s)
 
 
-def _add_up(
-    earlier: Sequence[SessionStatistics], last: SessionStatistics, before_s: float
-) -> SessionStatistics:
-    """The statistics of an answer, with the time since the question, and the traffic of what was said."""
-    traffic = ("sent_frames", "sent_bytes", "received_frames", "received_bytes")
-    return replace(
+async def _say(
+    spec: SessionSpec,
+    ask: Ask,
+    cases: Sequence[str],
+    plain: Sequence[Event],
+    others: list[SessionStatistics],
+) -> StepEvent:
+    """What the device says. plain: events of the answer as it was asked for. others: takes the statistics of what is
+    asked here. Raises QueryError."""
+    if len(cases) == 1:
+        (read,) = (event for event in plain if isinstance(event, SourcesEvent) and event.party == PARTIES[0])
+        return StepEvent(party=PARTIES[0], text=cases[0], sources=read.sources)
+    answer = collect([event async for event in ask(choice_query(spec, cases))], spec.seed)
+    others.append(answer.statistics)
+    return StepEvent(party=PARTIES[0], text=read_said(answer.text), sources=answer.own_sources)
+
+
+def _end(events: Sequence[Event]) -> SessionStatistics:
+    """Those of a query; of none where it did not end."""
+    ends = (event.statistics for event in events if isinstance(event, DoneEvent))
+    return next(ends, SessionStatistics())
+
+
+def _later(event: Event, others: Sequence[SessionStatistics], by_s: float) -> Event:
+    """An event of a query that began so long after the question, with the traffic of others."""
+    if isinstance(event, TokenEvent):
+        return replace(event, committed_s=by_s + event.committed_s)
+    if not isinstance(event, DoneEvent):
+        return event
+    last, traffic = event.statistics, ("sent_frames", "sent_bytes", "received_frames", "received_bytes")
+    added = replace(
         last,
-        first_token_s=before_s + last.first_token_s,
-        total_s=before_s + last.total_s,
-        **{name: sum(getattr(each, name) for each in (*earlier, last)) for name in traffic},
+        first_token_s=by_s + last.first_token_s,
+        total_s=by_s + last.total_s,
+        **{name: sum(getattr(each, name) for each in (*others, last)) for name in traffic},
     )
+    return replace(event, statistics=added)

@@ -332,6 +332,7 @@ class VerifyResult(WireMessage):
     next_decider: PartyIndex = 0
     tail: Annotated[tuple[Any, ...], sequence(registry.nested(Tail))] = ()  # of the verdict; one, or none
     own: Float64s = ()  # of each token: how much of it this party's vote said; none: nobody asks, or it voted alone
+    most: Float64s = ()  # of each token: the most that the votes can give it; none as above
     depths: Varints = ()  # of each voter: tokens of the list that may settle it; 0: its vote is known in full
     unreadable: Varints = ()  # peers whose vote cannot be decoded: it counts as not received
     problem: Text = ""  # one sentence about them

@@ -145,12 +145,13 @@ class Dual(Mode):
         probabilities: Sequence[float],
     ) -> VerifyResult:
         """probabilities: that each vote gives the target, or the most that it can be; of a drawn owner 1."""
-        own = Party(tally.party)
+        party = Party(tally.party)
+        own, most = tally.weigh(probabilities)
         assert tally.policy is not None
         next_decider = tally.policy.choose_next(
             tally.ballot.step + 1,
-            own,
-            remote_accepted=accepted[PARTIES.index(own.other)],
+            party,
+            remote_accepted=accepted[PARTIES.index(party.other)],
             advice=tally.advice,
         )
         return tally.make_result(
@@ -158,5 +159,6 @@ class Dual(Mode):
             accepted=tuple(map(int, accepted)),
             acceptance=acceptance,
             next_decider=PARTIES.index(next_decider),
-            own=tally.own_part(probabilities),
+            own=own,
+            most=() if self.votes_are_tokens else most,
         )

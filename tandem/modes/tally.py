@@ -90,13 +90,13 @@ class Tally:
         log_weights = self._row(self.ballot.log_weights, position)
         return self.roles.shares(self.ballot.voters, log_weights, self.spec.max_peer_share)
 
-    def own_part(self, probabilities: Sequence[float]) -> tuple[float, ...]:
-        """This party's part of a token, by the probability that each vote gives it (`VerifyResult.own`); at home."""
+    def weigh(self, probabilities: Sequence[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """`own` and `most` of a `VerifyResult`, by the probability that each vote gives its token; none but at home."""
         if self.party != self.roles.topology.home:
-            return ()
+            return (), ()
         parts = [share * each for share, each in zip(self.shares(), probabilities, strict=True)]
-        own = parts[self.voters.index(self.party)]
-        return (own / sum(parts) if own else 0.0,)
+        own, most = parts[self.voters.index(self.party)], sum(parts)
+        return (own / most if own else 0.0,), (most,)
 
     def decide_race(
         self, votes: Sequence[RaceVote], position: int = 0, shortlists: Sequence[RaceList] | None = None

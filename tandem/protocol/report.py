@@ -332,6 +332,7 @@ class Reporter:
             },
             last_voter=last_voter,
             citation=self.cited.commit(prefix, verdict, position, result),
+            most=result.most[position] if result is not None and result.most else nan,
         ).with_tail(verdict.tail_at(position))
         observation = Observation(
             step=step,

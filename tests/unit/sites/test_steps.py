@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator
 from dataclasses import replace
+from math import log, nan
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from tandem.events import (
     Source,
     SourcesEvent,
     TokenEvent,
+    TokenLogprob,
     collect,
 )
 from tandem.modes import SessionSpec
@@ -101,8 +103,8 @@ def test_a_step_that_fails_leaves_the_question_as_it_is(rag: Tandem, monkeypatch
     assert notes == (f"device: {steps.NO_STEPS}",)
 
 
-def token(text: str, **fits: float) -> TokenEvent:
-    return committed(0, text=text, log_weights=fits)
+def token(text: str, most: float = 0.5, **fits: float) -> TokenEvent:
+    return committed(0, text=text, log_weights=fits, most=most)
 
 
 def sources_of(party: str, text: str) -> SourcesEvent:
@@ -113,21 +115,26 @@ def sources_of(party: str, text: str) -> SourcesEvent:
 
 
 FITS = {"device": 20.0, "cloud": 10.0}
+NOTE = "Our car is a Velino Trek."
 
 
 @pytest.mark.parametrize(
-    ("note", "always", "said", "text", "num_asked"),
+    ("note", "always", "most", "other", "said", "text", "num_asked"),
     [
-        ("Our car is a Velino Trek.", False, ["Velino Trek"], "2.6", 2),  # one case needs no choice
-        ("It is a Velino Trek, no City.", False, ["Velino Trek"], "2.6", 3),
-        ("It is a cart.", False, [], "2.1 bar", 1),
-        ("It is a cart.", True, [], "2.1 bar", 1),
+        (NOTE, False, 0.5, 0.9, ["Velino Trek"], "2.6", 2),  # one case needs no choice
+        ("It is a Velino Trek, no City.", False, 0.5, 0.9, ["Velino Trek"], "2.6", 3),
+        (NOTE, False, 0.5, 0.5, ["Velino Trek"], "2.1 bar", 2),  # the last answer is no surer
+        (NOTE, False, 0.95, 1.0, [], "2.1 bar", 1),  # the plain one is sure
+        (NOTE, False, nan, 1.0, [], "2.1 bar", 1),
+        (NOTE, True, 0.9, 0.1, ["Velino Trek"], "2.6", 2),
+        ("It is a cart.", False, 0.5, 0.9, [], "2.1 bar", 1),
+        ("It is a cart.", True, 0.5, 0.9, [], "2.1 bar", 1),
     ],
 )
-def test_an_answer_begins_plain_until_a_name_is_shared(
-    note: str, always: bool, said: list[str], text: str, num_asked: int
+def test_the_surer_answer_stands(
+    note: str, always: bool, most: float, other: float, said: list[str], text: str, num_asked: int
 ) -> None:
-    """The answer as it was asked for is under way, and is closed or goes on."""
+    """The answer as it was asked for is under way; is closed, goes on, or is kept until another is surer."""
     asked, closed = list[SessionSpec](), list[int]()
     spec = spec_of(QUESTION)
 
@@ -139,7 +146,9 @@ def test_an_answer_begins_plain_until_a_name_is_shared(
             yield sources_of("device", note)
             yield replace(sources_of("cloud", PAGE), sources=())
             for each in says:
-                yield token(each, **FITS)
+                event = token(each, most=most if one.query == spec.query else nan, **FITS)
+                is_named = one.num_logprobs is not None
+                yield replace(event, logprob=TokenLogprob(token=0, logprob=log(other)) if is_named else None)
             yield DoneEvent(reason="eos", statistics=SessionStatistics(sent_bytes=10, total_s=1.0))
         finally:
             closed.append(one.session)
@@ -151,8 +160,14 @@ def test_an_answer_begins_plain_until_a_name_is_shared(
     assert (answer.text, [step.text for step in answer.steps]) == (text, said)
     assert [one.wants_marks for one in asked] == [True] + [False] * (num_asked - 1)
     assert len(asked) == len(closed) == num_asked
-    assert answer.statistics.sent_bytes == 10 * max(1, num_asked - 1)
-    assert (answer.statistics.total_s > 1.0) == bool(said)  # the time since the question counts
+    is_closed = always and said  # its traffic is not known
+    assert answer.statistics.sent_bytes == 10 * (num_asked - bool(is_closed))
+    is_kept = said and text == "2.1 bar"
+    assert (answer.statistics.total_s > 1.0) == (
+        bool(said) and not is_kept
+    )  # the time since the question counts
+    assert answer.notes == ((f"device: {steps.STANDS}",) if is_kept else ())
+    assert all(token.logprob is None for token in answer.tokens), "nobody asked for it"
 
 
 def test_an_answer_whose_cloud_is_lost_goes_on_plain() -> None:
@@ -174,7 +189,7 @@ def test_an_answer_whose_cloud_is_lost_goes_on_plain() -> None:
     assert seen == ["SourcesEvent", "PeerEvent", "token", "TokenEvent", "DoneEvent"]
 
 
-def test_steps_are_taken_where_the_documents_of_both_fit_and_share_a_name() -> None:
+def test_steps_are_taken_where_the_device_fits_and_a_name_is_shared() -> None:
     own, other = sources_of("device", "Our car is a Velino Trek."), sources_of("cloud", PAGE)
 
     def found(*events: Event, always: bool = False) -> tuple[str, ...] | None:
@@ -183,9 +198,10 @@ def test_steps_are_taken_where_the_documents_of_both_fit_and_share_a_name() -> N
     def fitting(**fits: float) -> tuple[str, ...] | None:
         return found(own, other, token("", **fits))
 
-    assert fitting(device=9.0, cloud=8.0) == fitting(device=40.0, cloud=8.0) == ("Velino Trek",)
-    for fits in ({"device": 9.0, "cloud": 7.0}, {"device": 9.0, "cloud": 12.0}, {"device": 9.0}):
+    assert fitting(device=9.0, cloud=9.0) == fitting(device=-40.0, cloud=-48.0) == ("Velino Trek",)
+    for fits in ({"device": 9.0, "cloud": 9.1}, {"device": 9.0}, {"cloud": -9.0}, {}):
         assert fitting(**fits) == ()
+    assert found(own, other, token("", most=nan, **FITS)) == ()  # how sure it is will not be known
     assert found(own, other) is None
     assert found(own, token("", **FITS)) is found(own, always=True) is None
     assert found(own, other, always=True) == ("Velino Trek",)
@@ -199,16 +215,21 @@ def test_steps_are_taken_where_the_documents_of_both_fit_and_share_a_name() -> N
     assert len(found(sources_of("device", many), sources_of("cloud", many), always=True) or ()) == MAX_CASES
 
 
-def test_what_is_begun_plain_ends_in_steps(rag: Tandem, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The query that was closed at its first token is none of those that follow: a party refuses its number."""
-    question = QUESTIONS[0]
-    wanted = rag.query(question, max_new_tokens=12, steps="always")
-    monkeypatch.setattr(steps, "LEAST_FIT", -1e9)
-    monkeypatch.setattr(steps, "LEAST_SHARE", -1e9)
+def test_what_is_begun_plain_ends_as_in_the_simulation(
+    rag: Tandem, pair: LocalPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The query that was begun is none of those that follow: a party refuses its number."""
+    monkeypatch.setattr(steps, "SURE", 1.1)
     monkeypatch.setattr(steps, "covered_share", lambda *_: 0.5)
-    answer = rag.query(question, max_new_tokens=12, steps="auto", timeout_s=20)
-    assert (answer.text, [step.text for step in answer.steps]) == (
-        wanted.text,
-        [step.text for step in wanted.steps],
-    )
-    assert len(answer.steps) == 1
+    ends = set[tuple[bool, bool]]()
+    for question in QUESTIONS[:8]:
+        answer = rag.query(question, max_new_tokens=12, steps="auto", timeout_s=20)
+        wanted, _ = pair.answer_in_steps(spec_of(question), always=False)
+        assert (answer.text, [step.text for step in answer.steps]) == (
+            wanted.text,
+            [step.text for step in wanted.steps],
+        )
+        plain = rag.query(question, max_new_tokens=12, steps="never")
+        assert answer.text == plain.text or answer.steps
+        ends.add((bool(answer.steps), answer.text == plain.text))
+    assert (True, False) in ends, ends

@@ -207,8 +207,8 @@ def told_once(patch: pytest.MonkeyPatch) -> None:
 
 def votes_do_not_count(patch: pytest.MonkeyPatch) -> None:
     """Each party said a token as much as its weight, whatever its vote was."""
-    original = Tally.own_part
-    patch.setattr(Tally, "own_part", lambda self, said: original(self, [1.0] * len(said)))
+    original = Tally.weigh
+    patch.setattr(Tally, "weigh", lambda self, said: original(self, [1.0] * len(said)))
 
 
 @pytest.mark.parametrize("plant", [weights_after_the_token, off_by_one_step, told_once, votes_do_not_count])
