@@ -176,7 +176,10 @@ def with_times(patch: pytest.MonkeyPatch) -> None:
     def finish(session: decoding.DecodingSession, prefill_us: int, *arguments: Any) -> list[Send]:
         sends = finished(session, prefill_us, *arguments)
         return [
-            replace(send, message=replace(send.message, prefill_us=prefill_us))
+            replace(
+                send,
+                message=replace(send.message, sources=replace(send.message.sources, prefill_us=prefill_us)),
+            )
             if isinstance(send.message, DecoderReady)
             else send
             for send in sends
