@@ -51,8 +51,8 @@ from tandem.topology import PARTIES, Party
 
 MAX_CASES = 8
 SAYS = "Our notes say: "
-SURE = 0.9
-"""The surety of a plain answer from which on it is not written in steps as well."""
+SURE, SURER = 0.82, 1.1
+"""The surety from which on a plain answer stands, and how many times as sure the one must be that takes its place."""
 SAID_TOKENS = 64
 """Most tokens that the device says."""
 NO_STEPS = "Steps need mode dual, documents and llguidance at device and cloud, and device.privacy 0; none was taken."
@@ -190,7 +190,7 @@ async def ask_in_steps(
             async for event in asked:
                 yield _later(event, others, begin_s)
         return
-    is_surer = surety(written) > surety(plain)
+    is_surer = surety(written) > SURER * surety(plain)
     others.append(_end(plain if is_surer else written))
     begin_s = before_s if is_surer else time.monotonic() - begun_s - _end(plain).total_s
     for event in written if is_surer else plain:
