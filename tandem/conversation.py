@@ -45,6 +45,7 @@ class Frame(NamedTuple):
 
     day: str = ""  # as 2026-11-25, for a template that writes it; empty: always the same
     system_prompt: str | None = None  # instead of the party's own; empty: none
+    ends_thought: bool = False  # whether a model that thinks first is to answer at once
 
 
 NO_FRAME = Frame()

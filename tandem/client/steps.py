@@ -172,29 +172,29 @@ async def ask_in_steps(
                 yield event
             return
     others, written, why = list[SessionStatistics](), list[Event](), STANDS
-    last, before_s = replace(spec, session=secrets.randbits(32)), 0.0  # the plain one's number is taken
+    last = replace(spec, session=secrets.randbits(32))  # the plain one's number is taken
     try:
         step = await _say(spec, ask, cases, plain, others)
         yield step
-        last, before_s = last_query(spec, step.text), time.monotonic() - begun_s
+        last = last_query(spec, step.text)
         if not always:
             last = replace(last, num_logprobs=last.num_logprobs or 0)
             answer = [event async for event in ask(last, notes=notes) if not isinstance(event, WaitEvent)]
             collect(answer, spec.seed)  # raises where it failed
             written += answer
     except QueryError as error:
-        why = f"The answer was not written in steps: {error}"
+        notes = (*notes, why := f"The answer was not written in steps: {error}")
     if always:
-        async with aclosing(ask(last, notes=notes if before_s else (*notes, why))) as asked:
-            begin_s = time.monotonic() - begun_s
+        begin_s = time.monotonic() - begun_s
+        async with aclosing(ask(last, notes=notes)) as asked:
             async for event in asked:
                 yield _later(event, others, begin_s)
         return
-    is_surer = surety(written) > SURER * surety(plain)
-    others.append(_end(plain if is_surer else written))
-    begin_s = before_s if is_surer else time.monotonic() - begun_s - _end(plain).total_s
-    for event in written if is_surer else plain:
-        if isinstance(event, SourcesEvent) and event.party == PARTIES[0] and not is_surer:
+    shown, other = (written, plain) if surety(written) > SURER * surety(plain) else (plain, written)
+    others.append(_end(other))
+    begin_s = time.monotonic() - begun_s - _end(shown).total_s
+    for event in shown:
+        if isinstance(event, SourcesEvent) and event.party == PARTIES[0] and shown is plain:
             event = replace(event, notes=(*event.notes, why))
         if isinstance(event, TokenEvent) and spec.num_logprobs is None:
             event = replace(event, logprob=None)

@@ -416,12 +416,13 @@ class ChatTemplate(Template):
         jinja: str | None = None,
         source: Path | str = "",
         day: str = "",
+        ends_thought: bool = False,
     ) -> None:
         """info: of the tokenizer. system_prompt: empty: none. jinja: a template instead of its own, from the file or
-        model `source`. day: that it may write, as 2026-11-25; empty: always the same.
+        model `source`. day: that it may write, as 2026-11-25; empty: always the same. ends_thought: as of a `Frame`.
         """
         self._info, self._jinja, self._source = info, jinja or info.chat_template or "", str(source)
-        self._system_prompt, self._day = system_prompt.strip(), day
+        self._system_prompt, self._day, self._ends_thought = system_prompt.strip(), day, ends_thought
         self._has_system_role = True
         try:
             self._find_parts()
@@ -444,26 +445,27 @@ class ChatTemplate(Template):
     @cached_property
     def writes_day(self) -> bool:
         """Whether what stands before or after the document is another text on another day."""
-        other = self._saying(_OTHER_DAY, self._system_prompt)
-        return (self.document, self.question(SAMPLE)) != (other.document, other.question(SAMPLE))
+        return self._split(SAMPLE) != self._saying(_OTHER_DAY, self._system_prompt)._split(SAMPLE)
 
     def within(self, frame: Frame) -> ChatTemplate:
-        """This template with a query's system prompt, and its day where it is written."""
+        """This template with a query's system prompt, its day where it is written, and an end to the thought."""
         own = self._system_prompt
         system_prompt = own if frame.system_prompt is None else frame.system_prompt.strip()
         day = frame.day if self.writes_day else self._day
-        return self if (day, system_prompt) == (self._day, own) else self._saying(day, system_prompt)
+        wanted = day, system_prompt, frame.ends_thought and bool(self.thinking)
+        return self if wanted == (self._day, own, self._ends_thought) else self._saying(*wanted)
 
-    def _saying(self, day: str, system_prompt: str) -> ChatTemplate:
-        return ChatTemplate(self._info, system_prompt, self._jinja, self._source, day)
+    def _saying(self, day: str, system_prompt: str, ends_thought: bool = False) -> ChatTemplate:
+        return ChatTemplate(self._info, system_prompt, self._jinja, self._source, day, ends_thought)
 
     def question(self, turns: Sequence[Message]) -> tuple[str, dict[str, str]]:
         """The text that follows the document, and the text of each mark. An answer's may leave out a thought."""
+        thought = ("" if self.thinking == "begun" else f"{THOUGHT}\n") + f"\n{THOUGHT_END}\n\n"
         contents = {
             turn_mark(number): self._answer(turn.content) if turn.role == "assistant" else turn.content
             for number, turn in enumerate(turns)
         }
-        return self._split(turns)[1], {**self.texts, **contents}
+        return self._split(turns)[1] + thought * self._ends_thought, {**self.texts, **contents}
 
     def describe(self) -> str:
         """The template in a few words, with where the system prompt goes."""

@@ -186,8 +186,8 @@ class QuerySpec:
 
     @property
     def frame(self) -> Frame:
-        """The part that chat templates get."""
-        return Frame(self.day, self.system_prompt)
+        """The part that chat templates get. No piece is the end of a thought."""
+        return Frame(self.day, self.system_prompt, ends_thought=bool(self.pieces))
 
     @property
     def search_text(self) -> str:

@@ -215,7 +215,8 @@ class Reporter:
 
     def statistics(self, num_resent_frames: int) -> SessionStatistics:
         """Counters so far."""
-        device, cloud = self._as_pair([_mean(values) for values in self._expected.values()], nan)
+        means = [sum(values) / len(values) if values else nan for values in self._expected.values()]
+        device, cloud = self._as_pair(means, nan)
         return replace(
             self._counts,
             num_resent_frames=num_resent_frames,
@@ -404,7 +405,3 @@ def make_estimate_event(estimate: Estimate) -> EstimateEvent:
         bytes_per_s=profile.bytes_per_s,
         assumed=estimate.assumed,
     )
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values) if values else nan

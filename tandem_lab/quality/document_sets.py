@@ -100,7 +100,9 @@ def search(
         used = {each.of(party) for each in counts}
         numbers = sorted(used | {num_passages} if any(used) else used)  # pages that are not used are not read
         for number in numbers if retriever.ranks_again else numbers[-1:]:
-            ranked[party] = ranked_again[party, number] = place(_hits(retriever, query, number))
+            ranked[party] = ranked_again[party, number] = place(
+                retriever.search(query, number) if number else []
+            )
         right += place(_named(retriever, party, query, sources))
 
     @cache
@@ -112,10 +114,6 @@ def search(
         ]
 
     return DocumentSet(tuple(texts), ranked, scores, ranked_again, num_passages, tuple(right))
-
-
-def _hits(retriever: DocumentSearch, query: str, count: int) -> list[Hit]:
-    return retriever.search(query, count) if count else []
 
 
 def _named(retriever: DocumentSearch, party: Party, query: str, sources: Sequence[str]) -> list[Hit]:

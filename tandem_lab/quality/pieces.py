@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from tandem.conversation import NO_FRAME, Frame
 from tandem.engine.drafter import row_probabilities
 from tandem.engine.pieces import END, MAX_GAIN, TOKENS_PER_PIECE, PieceReader, Pieces, TextTokens
 from tandem.engine.tokenizer import common_size
@@ -28,9 +29,16 @@ class PieceEngine:
         self._totals: dict[str, dict[tuple[int, ...], Any]] = {}
 
     def open(
-        self, session: str, query: str, documents: Sequence[str], max_new_tokens: int, **how: Any
+        self,
+        session: str,
+        query: str,
+        documents: Sequence[str],
+        max_new_tokens: int,
+        frame: Frame = NO_FRAME,
+        **how: Any,
     ) -> Any:
-        """As of `Engine`, with room for the tokens that pieces are read as."""
+        """As of `Engine`, with room for the tokens that pieces are read as, and without thoughts."""
+        how["frame"] = frame._replace(ends_thought=True)
         return self._engine.open(session, query, documents, TOKENS_PER_PIECE * max_new_tokens, **how)
 
     def next_logits(self, session: str, pieces: Sequence[int]) -> Any:

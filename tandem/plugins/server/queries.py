@@ -108,8 +108,9 @@ class Service:
 
     @property
     def thinking(self) -> str:
-        """Whether answers of that model begin with a thought: `Template.thinking`."""
-        return str(self.tandem.described[next(iter(self.tandem.sites))].get("thinking", ""))
+        """Whether answers of that model begin with a thought: `Template.thinking`. Those of pieces never do."""
+        about = self.tandem.described[next(iter(self.tandem.sites))]
+        return "" if about.get("pieces") else str(about.get("thinking", ""))
 
     @property
     def embedders(self) -> list[str]:

@@ -22,7 +22,7 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTraine
 
 from tandem.codecs.votes import RaceLists
 from tandem.config.schema import SamplingParams
-from tandem.conversation import Message
+from tandem.conversation import NO_FRAME, Frame, Message
 from tandem.corpora import can_load_smollm2, model_path
 from tandem.engine.drafter import Drafter
 from tandem.engine.engine import Engine
@@ -218,12 +218,13 @@ class Made:
         question: str = QUESTION,
         history: tuple[Message, ...] = (),
         system: str = SYSTEM,
+        frame: Frame = NO_FRAME,
     ) -> list[int]:
         """From a builder of its own."""
         wrapper: Any = AutoTokenizer.from_pretrained(self.folder)
         template = find_template("auto", str(self.folder), info_of(wrapper), system)
         special = tuple(wrapper.all_special_ids)
-        builder = PromptBuilder(wrapper.backend_tokenizer, template, special, None)
+        builder = PromptBuilder(wrapper.backend_tokenizer, template, special, None).within(frame)
         prompt = builder.build(question, [] if document is None else [document], 8, history)
         return [*prompt.document_tokens[0], *prompt.query_tokens]
 
@@ -319,6 +320,16 @@ def test_old_thoughts_are_taken_out_as_the_template_does(
     )
     unfinished = f"{opened}They ask who"  # the template leaves it, and so do we
     assert "They ask who" in made.decode(made.row(history=(HISTORY[0], Message("assistant", unfinished))))
+
+
+@pytest.mark.parametrize(("name", "opened"), [("qwen3", "<think>\n"), ("deepseek", ""), ("llama3", None)])
+def test_a_thought_is_ended_where_an_answer_has_no_room_for_it(
+    chat: Callable[[str], Made], name: str, opened: str | None
+) -> None:
+    made, ended = chat(name), Frame(ends_thought=True)
+    added = "" if opened is None else f"{opened}\n</think>\n\n"
+    assert made.decode(made.row(frame=ended)) == made.decode(made.row()) + added
+    assert not added or made.row(frame=ended).count(made.id("</think>")) == 1
 
 
 def test_ids_that_name_no_token_have_probability_0(chat: Callable[[str], Made], tmp_path: Path) -> None:

@@ -137,6 +137,8 @@ def test_text_and_names_are_those_of_pieces(inline: Tandem, pair: LocalPair) -> 
 def test_a_party_alone_answers_in_its_own_tokens(inline: Tandem, models: list[Path]) -> None:
     spec = build_spec(inline.config, inline.described, QUESTION, only="device")
     assert (spec.pieces, spec.vocab_size) == ("", inline.described["device"]["vocab_size"])
+    together = build_spec(inline.config, inline.described, QUESTION)
+    assert (spec.frame.ends_thought, together.frame.ends_thought) == (False, True)
     assert inline.query(QUESTION, only="cloud", seed=1, **OPTIONS).token_ids
 
 
