@@ -12,7 +12,7 @@ it. Each party has one of each; the scheduler's advice stands until the next one
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, zip_longest
@@ -49,21 +49,24 @@ class DocumentSource(Protocol):
 
 
 def find_documents(source: DocumentSource, request: RetrieveRequest) -> Sequence[Any]:
-    """The hits for a query, best first. Raises TandemError.
+    """The hits for a query, best first, and those as one that belong together. Raises TandemError.
 
     In a later turn those for the query alone, which may have changed the subject, take turns with those for it behind
     the question of the turn before, to which it may refer.
     """
     filter = json.loads(request.filter) if request.filter else None
     search = partial(source.search, k=request.num_documents, filter=filter)
+    join: Callable[[Sequence[Any]], Sequence[Any]] = getattr(
+        source, "join", list
+    )  # a plugin's store may have none
     hits = search(request.query)
     if not request.before.strip():
-        return hits
+        return join(hits)
     found = dict[str, Any]()
     for hit in chain.from_iterable(zip_longest(hits, search(f"{request.before}\n{request.query}"))):
         if hit is not None:
             found.setdefault(hit.id, hit)
-    return list(found.values())[: request.num_documents]
+    return join(list(found.values())[: request.num_documents])
 
 
 def to_result(

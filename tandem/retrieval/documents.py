@@ -354,6 +354,20 @@ def _line(text: str, start: int) -> str:
     return text[start : end if end >= 0 else None]
 
 
+def join_texts(first: str, second: str) -> str | None:
+    """Two chunks that share text, as one, with what stands above both once; None: the second goes on with nothing of
+    the first, so that it was not cut off within a paragraph."""
+    held, lines = first.splitlines(), second.splitlines(keepends=True)
+    for num_above, line in enumerate(lines):
+        rest = "".join(lines[num_above:])
+        for start in range(max(1, len(first) - len(rest)), len(first)):
+            if first[start - 1].isspace() and rest.startswith(first[start:]):
+                return first[:start] + rest
+        if line.rstrip("\n") not in held:
+            break
+    return None
+
+
 def _width(line: str) -> int:
     """The columns of a row of a table, less one; 0 for a line of none. Rows may lack their last cells."""
     return line.count("|") if line.startswith("|") else int("\t" in line.strip())

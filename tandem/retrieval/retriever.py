@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 from typing import Protocol
@@ -23,7 +23,7 @@ from tandem.config.parties import SearchBy
 from tandem.config.schema import Config
 from tandem.corpora import CORPORA, VECTORS
 from tandem.errors import RetrievalError
-from tandem.retrieval.documents import Document
+from tandem.retrieval.documents import Document, join_texts
 from tandem.retrieval.embedding import TextEmbedder
 from tandem.retrieval.index import Index, check_number, cosines
 from tandem.retrieval.store import Filter, Snapshot, read_manifest, text_key
@@ -214,6 +214,21 @@ class Retriever:
         vector = self.embedder.embed([text], is_query=True)[0]
         return [float(score) for score in cosines(self.index.vectors(rows), vector)]
 
+    def join(self, hits: Sequence[Hit]) -> list[Hit]:
+        """Hits, best first, with two that were cut within one paragraph as one in the place of the better one."""
+        joined, whole = list[Hit](), set[str]()
+        for hit in hits:
+            for place, better in enumerate(joined):
+                text = None if better.id in whole else _text_of_both(better.document, hit.document)
+                if text is not None:
+                    document = better.document.model_copy(update={"page_content": text})
+                    joined[place] = replace(better, document=document)
+                    whole.add(better.id)
+                    break
+            else:
+                joined.append(hit)
+        return joined
+
     def marks(self, texts: Sequence[str]) -> bytes:
         """Of the words of some texts, as `Index.marks` has them."""
         return self.index.marks(texts)
@@ -240,6 +255,13 @@ class Retriever:
             )
         finally:
             self._refreshing.release()
+
+
+def _text_of_both(one: Document, other: Document) -> str | None:
+    """The text of two chunks that follow each other on one page of a source and share text; None: they do not."""
+    first, second = sorted((one, other), key=lambda each: int(each.metadata["chunk"]))
+    follows = {**first.metadata, "chunk": first.metadata["chunk"] + 1} == second.metadata
+    return join_texts(first.page_content, second.page_content) if follows else None
 
 
 def fuse(rankings: Sequence[NDArray[np.int64]]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

@@ -343,12 +343,11 @@ def find_sources(
     """What a query tells the client of both parties' documents."""
     found = []
     for party in PARTIES:
-        hits = retrievers[party].search(spec.search_text, spec.num_documents(party))
+        number, wants = spec.num_documents(party), spec.wants_marks
+        request = RetrieveRequest(session=0, query=spec.search_text, num_documents=number, wants_marks=wants)
+        hits = find_documents(retrievers[party], request)
         sources = tuple(
             Source(party=party, id=hit.id, score=hit.score, text=hit.document.page_content) for hit in hits
-        )
-        request = RetrieveRequest(
-            session=0, query=spec.search_text, num_documents=len(hits), wants_marks=spec.wants_marks
         )
         marks = to_result(retrievers[party], request, hits).marks.hex()
         found.append(SourcesEvent(party=party, sources=sources, retrieve_s=0.0, prefill_s=0.0, marks=marks))

@@ -85,6 +85,7 @@ class MemoizedRetriever:
 
     def __init__(self, retriever: DocumentSearch) -> None:
         self.search, self.marks = cache(retriever.search), getattr(retriever, "marks", None)
+        self.join = getattr(retriever, "join", list)
 
 
 class Loaded:

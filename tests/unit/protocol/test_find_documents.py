@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tandem.messages import RetrieveRequest
@@ -24,6 +25,9 @@ class Documents:
         assert filter == {"source": "a.md"}
         return [Hit(name, Document(page_content=name), float(len(query))) for name in FOUND[query][:k]]
 
+    def join(self, hits: Sequence[Hit]) -> list[Hit]:
+        return [hit for hit in hits if hit.id != "e"]
+
 
 def found(query: str, before: str, k: int) -> str:
     filter = '{"source": "a.md"}'
@@ -37,3 +41,4 @@ def test_hits_take_turns_with_those_of_the_question_before() -> None:
     assert found("And hers?", "", 2) == "ab"
     assert [found("And hers?", before, k) for k in (1, 2, 3)] == ["a", "ad", "adb"]
     assert found("And theirs?", "Where?", 4) == "a"
+    assert found("And hers?", before, 9) == "adbc"  # what belongs together is one

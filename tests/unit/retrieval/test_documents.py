@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.retrieval.documents import Document, Window, split
+from tandem.retrieval.documents import Document, Window, join_texts, split
 from tests.unit.retrieval.helpers import CHUNK_CHARS, OVERLAP
 
 ROWS = [f"{number}\tHall {number}\t{10 * number}" for number in range(1, 60)]
@@ -80,6 +80,22 @@ def test_chunks_keep_to_the_length_and_hold_every_word() -> None:
     assert [chunk.metadata["chunk"] for chunk in chunks] == list(range(len(chunks)))
     last, first = chunks[0].page_content.split()[-1], chunks[1].page_content.split()
     assert last in first
+
+
+@pytest.mark.parametrize("source", ["a.txt", "a.md"])
+def test_chunks_that_were_cut_within_a_paragraph_can_be_joined(source: str) -> None:
+    """What stands above both is there once."""
+    body = " ".join(f"word{n}" for n in range(200))
+    text = body if source == "a.txt" else f"# Manual\n\n## Heating\n\n{body}"
+    first, *others = (chunk.page_content for chunk in split([document(text, source)], 100, 20))
+    for other in others:
+        joined = join_texts(first, other)
+        assert joined is not None
+        first = joined
+    assert first.split() == text.split()
+    assert (
+        join_texts("One two.", "Three four.") is join_texts("so that", "the") is join_texts("a", "") is None
+    )
 
 
 @pytest.mark.parametrize("text", ["7" * 1000, "ab. " * 250, "\u6c34" * 999 + "\u3002"])

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from tandem.config.parties import SearchBy
 from tandem.errors import RetrievalError
 from tandem.retrieval.documents import Document
 from tandem.retrieval.index import cosines
-from tandem.retrieval.retriever import POOL, RANK_CONSTANT, Retriever, fuse
+from tandem.retrieval.retriever import POOL, RANK_CONSTANT, Hit, Retriever, fuse
 from tests.unit.retrieval.conftest import WordEmbedder
 from tests.unit.retrieval.helpers import make_index, refused
 
@@ -75,6 +75,27 @@ def test_one_text_at_a_time_is_embedded(retriever: Retriever, embedder) -> None:
     retriever.relevance([hit.id for hit in hits], "game on")
     retriever.relevance([], "nothing to do")
     assert embedder.calls == [["game"], ["game on"]]
+
+
+def test_neighbours_of_one_paragraph_are_one_hit_in_the_place_of_the_better(retriever: Retriever) -> None:
+    def hit(name: str, text: str, chunk: int, **metadata: Any) -> Hit:
+        metadata |= {"chunk": chunk}
+        return Hit(name, Document(page_content=text, metadata=metadata), float(ord(name)))
+
+    p, q, r, s = (
+        hit("pqrs"[at], text, at, source="a") for at, text in enumerate(["a b", "b c", "c d", "d e"])
+    )
+    others = [
+        hit("x", "b c", 1, source="b"),
+        hit("y", "b y", 1, source="a", page=2),
+        hit("z", "z", 4, source="a"),
+    ]
+    joined = retriever.join([others[0], q, p, *others[1:]])
+    assert [(one.id, one.score) for one in joined] == [(name, ord(name)) for name in "xqyz"]
+    assert joined[1].document.page_content == "a b c"
+    texts = [one.document.page_content for one in retriever.join([s, q, p, r])]
+    assert texts == ["c d e", "a b c"], "no passage is of three"
+    assert retriever.join([p, r, others[1]]) == [p, r, others[1]]
 
 
 def test_unknown_id_and_empty_query(retriever: Retriever) -> None:
