@@ -166,16 +166,6 @@ def patiently(directory: Path, work: Callable[[], T]) -> T:
     return work()
 
 
-def build_options(config: Config) -> dict[str, Any]:
-    """How documents are cut and indexed, as options of `build_index`."""
-    retrieval = config.retrieval
-    return {
-        "factory": retrieval.factory,
-        "chunk_chars": retrieval.chunk_chars,
-        "overlap": retrieval.chunk_overlap,
-    }
-
-
 def load_embedder(config: Config, *, num_threads: int | None = None) -> TextEmbedder:
     """Load the embedder. Raises RetrievalError."""
     with _loading():

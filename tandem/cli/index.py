@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 from typer import Argument, BadParameter, Option
 
 from tandem import plugins
-from tandem.actors.loading import build_options, drop_stale_caches, patiently
+from tandem.actors.loading import drop_stale_caches, patiently
 from tandem.cli.options import AsJson, PartyArgument, SettingsOptions, merge_filters, with_options
 from tandem.cli.output import (
     INDENT,
@@ -163,7 +163,7 @@ def _build(
     from tandem.retrieval import build_index, update_index
 
     options: dict[str, Any] = {
-        **build_options(config),
+        **config.retrieval.build_options,
         "num_threads": count_cores(),
         "progress": lambda done, total: log(f"chunks: {done} of {total}"),
     }

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
@@ -212,6 +212,11 @@ class RetrievalConfig(Settings):
     def chunk_overlap(self) -> int:
         """Characters that neighbouring chunks share."""
         return self.chunk_chars // 8
+
+    @property
+    def build_options(self) -> dict[str, Any]:
+        """How documents are cut and indexed, as options of `build_index`."""
+        return {"factory": self.factory, "chunk_chars": self.chunk_chars, "overlap": self.chunk_overlap}
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -299,18 +299,21 @@ def open_retriever(
         store: DocumentSearch = plugins.find("store", plugin[0])(plugin[1], embedder, scorer)
         return store
     where = settings.with_names().index
-    folder = build_given_index(party, embedder, where) if where in CORPORA else Path(where)
+    if where in CORPORA:
+        where = str(build_given_index(party, embedder, where, **config.retrieval.build_options))
+    folder = Path(where)
     return Retriever(Index.open(folder, embedder.fingerprint), embedder, scorer, settings.search_by)
 
 
-def build_given_index(party: str, embedder: TextEmbedder, corpus: str = "bundled") -> Path:
+def build_given_index(party: str, embedder: TextEmbedder, corpus: str = "bundled", **options: Any) -> Path:
     """Folder of the index of a party's documents in a corpus of `CORPORA`, built there unless it is up to date.
 
+    options: `RetrievalConfig.build_options`.
     It is kept in the user's cache folder, so only texts are embedded that neither it nor the corpus has vectors of.
     Nothing is read where the files have the sizes and times that they had when it was last built.
     """
     source, folder = CORPORA[corpus] / party, cache_folder() / f"{corpus}-{party}-{embedder.fingerprint[:16]}"
-    seen, state = folder.with_name(f"{folder.name}.seen"), _state_of(source)
+    seen, state = folder.with_name(f"{folder.name}.seen"), f"{options} {_state_of(source)}"
 
     def is_built() -> bool:
         with suppress(OSError, RetrievalError):
@@ -325,7 +328,9 @@ def build_given_index(party: str, embedder: TextEmbedder, corpus: str = "bundled
 
     with locked(folder.with_name(f"{folder.name}.lock")):  # several processes and installations may share it
         if not is_built():
-            build_index(source, folder, Prepared(embedder, CORPORA[corpus] / VECTORS), replace=True)
+            build_index(
+                source, folder, Prepared(embedder, CORPORA[corpus] / VECTORS), replace=True, **options
+            )
             with suppress(OSError):  # then the files are read the next time, too
                 write_whole(seen, state.encode())
     return folder

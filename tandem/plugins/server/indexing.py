@@ -126,13 +126,13 @@ def _handle(request: dict[str, Any], files: list[int], answers: Answers) -> None
 
 
 def _change(request: dict[str, Any], progress: Progress) -> BuildReport:
-    from tandem.actors.loading import build_options, drop_stale_caches, patiently
+    from tandem.actors.loading import drop_stale_caches, patiently
     from tandem.retrieval.build import build_index, update_index
     from tandem.retrieval.index import Index
 
     config, index = Config.from_json(request["config"]), Path(request["index"])
     embedder = _embedder(config.retrieval.embedder)
-    options = {**build_options(config), "progress": progress}
+    options = {**config.retrieval.build_options, "progress": progress}
     what, changes = request["what"], dict[str, Any]()
     match request["how"]:
         case "refresh":

@@ -22,7 +22,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-from tandem.actors.loading import build_options, drop_stale_caches, load_embedder
+from tandem.actors.loading import drop_stale_caches, load_embedder
 from tandem.config.schema import Config
 from tandem.errors import RetrievalError, install_line
 from tandem.plugins.watching.follower import Follower, is_below
@@ -235,7 +235,7 @@ def _look(follower: Follower) -> tuple[BuildReport | None, float | None]:
 
 def follow_here(party: str, config: Config, folder: Path, embedder: TextEmbedder) -> None:
     """`follow` the folders of a party's index in this process, for ever."""
-    follow(folder, embedder, build_options(config), drop_lost_caches(config, party, folder))
+    follow(folder, embedder, config.retrieval.build_options, drop_lost_caches(config, party, folder))
 
 
 # ---- a process that follows, next to the one that answers -----------------------------------------------------

@@ -14,12 +14,12 @@ from tandem.config.schema import Config
 from tandem.corpora import HOUSEHOLD
 from tandem.engine.engine import Engine
 from tandem.engine.template import PlainTemplate
-from tandem.retrieval.retriever import Retriever, build_given_index
+from tandem.retrieval.retriever import open_retriever
 from tandem.topology import PARTIES, Party
 from tandem_lab.quality.document_sets import Counts
 from tandem_lab.quality.methods import select_methods
 from tandem_lab.quality.qa import evaluate_questions
-from tandem_lab.quality.questions import read_household
+from tandem_lab.quality.questions import read_household, with_documents
 from tandem_lab.quality.setup import Parties
 from tests.unit.retrieval.conftest import WordEmbedder
 
@@ -46,10 +46,16 @@ def household(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, save_model: Calla
     template = PlainTemplate(query_text="{query}")  # it stands in its row as it is
     engine: Any = Asked(Engine.load(str(save_model("llama")), template=template, num_threads=1))
     embedder = WordEmbedder()
-    retrievers = {
-        party: Retriever.open(build_given_index(party, embedder, "household"), embedder) for party in PARTIES
-    }
+    config = with_documents(Config.load(None, []), "household")
+    retrievers = {party: open_retriever(party, config, embedder) for party in PARTIES}
     return Parties(dict.fromkeys(PARTIES, engine), retrievers, TopP(0.8))
+
+
+@pytest.mark.usefixtures("household")
+def test_documents_that_are_given_are_cut_as_the_settings_say() -> None:
+    config = with_documents(Config.load(None, ["retrieval.chunk_chars=100"]), "household")
+    num_chunks = open_retriever("device", config, WordEmbedder()).num_documents or 0
+    assert num_chunks > len([*(HOUSEHOLD / "device").rglob("*.md")])
 
 
 def test_plain_rag_reads_the_passages_of_both_parties_in_one_prompt(household: Parties) -> None:
