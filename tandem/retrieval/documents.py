@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import pairwise, zip_longest
+from itertools import pairwise, takewhile, zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from langchain_core.documents import Document as Document
@@ -355,16 +355,17 @@ def _line(text: str, start: int) -> str:
 
 
 def join_texts(first: str, second: str) -> str | None:
-    """Two chunks that share text, as one, with what stands above both once; None: the second goes on with nothing of
-    the first, so that it was not cut off within a paragraph."""
+    """Two chunks that share at least two words, as one, with what stands above both once; None: the second goes on with
+    nothing of the first, so that it was not cut off within a paragraph."""
     held, lines = first.splitlines(), second.splitlines(keepends=True)
-    for num_above, line in enumerate(lines):
+    above = list(takewhile(lambda line: line.rstrip("\n") in held, lines))
+    for num_above in range(len(above), -1, -1):
         rest = "".join(lines[num_above:])
         for start in range(max(1, len(first) - len(rest)), len(first)):
-            if first[start - 1].isspace() and rest.startswith(first[start:]):
+            shared, after = first[start:], rest[len(first) - start :]
+            is_whole = first[start - 1].isspace() and not after[:1].strip()
+            if is_whole and len(shared.split()) > 1 and rest.startswith(shared):
                 return first[:start] + rest
-        if line.rstrip("\n") not in held:
-            break
     return None
 
 

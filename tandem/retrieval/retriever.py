@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from tandem import plugins
 from tandem.config.parties import SearchBy
-from tandem.config.schema import Config
+from tandem.config.schema import Config, RetrievalConfig
 from tandem.corpora import CORPORA, VECTORS
 from tandem.errors import RetrievalError
 from tandem.retrieval.documents import Document, join_texts
@@ -221,9 +222,10 @@ class Retriever:
             for place, better in enumerate(joined):
                 text = None if better.id in whole else _text_of_both(better.document, hit.document)
                 if text is not None:
-                    document = better.document.model_copy(update={"page_content": text})
-                    joined[place] = replace(better, document=document)
-                    whole.add(better.id)
+                    name = f"{better.id}+{hit.id}"  # else one id would have two texts
+                    document = better.document.model_copy(update={"page_content": text, "id": name})
+                    joined[place] = Hit(name, document, better.score)
+                    whole.add(name)
                     break
             else:
                 joined.append(hit)
@@ -312,8 +314,10 @@ def build_given_index(party: str, embedder: TextEmbedder, corpus: str = "bundled
     It is kept in the user's cache folder, so only texts are embedded that neither it nor the corpus has vectors of.
     Nothing is read where the files have the sizes and times that they had when it was last built.
     """
-    source, folder = CORPORA[corpus] / party, cache_folder() / f"{corpus}-{party}-{embedder.fingerprint[:16]}"
-    seen, state = folder.with_name(f"{folder.name}.seen"), f"{options} {_state_of(source)}"
+    options = RetrievalConfig().build_options | options
+    made = sha256(f"{embedder.fingerprint} {options}".encode()).hexdigest()[:16]
+    source, folder = CORPORA[corpus] / party, cache_folder() / f"{corpus}-{party}-{made}"
+    seen, state = folder.with_name(f"{folder.name}.seen"), _state_of(source)
 
     def is_built() -> bool:
         with suppress(OSError, RetrievalError):

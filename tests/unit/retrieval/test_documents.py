@@ -93,9 +93,30 @@ def test_chunks_that_were_cut_within_a_paragraph_can_be_joined(source: str) -> N
         assert joined is not None
         first = joined
     assert first.split() == text.split()
-    assert (
-        join_texts("One two.", "Three four.") is join_texts("so that", "the") is join_texts("a", "") is None
-    )
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("One two.", "Three four."),
+        ("so that", "the"),
+        ("a", ""),
+        ("see page 1", "12 apples"),
+        ("the old shelf 4", "shelf 40 has jars"),
+        ("Call Anna", "Anna's number"),
+        ("| part | stock |", "| shelf | 3 |"),
+    ],
+)
+def test_others_are_not_joined(first: str, second: str) -> None:
+    assert join_texts(first, second) is None
+
+
+def test_a_table_that_was_cut_is_joined_with_its_first_row_once() -> None:
+    rows = ["| part | stock |", "|---|---|", *(f"| part{n} | {7 * n} |" for n in range(60))]
+    first, second, *_ = (each.page_content for each in split([document("\n".join(rows), "a.md")], 800, 100))
+    joined = join_texts(first, second)
+    assert joined is not None
+    assert joined.splitlines() == rows
 
 
 @pytest.mark.parametrize("text", ["7" * 1000, "ab. " * 250, "\u6c34" * 999 + "\u3002"])

@@ -82,20 +82,16 @@ def test_neighbours_of_one_paragraph_are_one_hit_in_the_place_of_the_better(retr
         metadata |= {"chunk": chunk}
         return Hit(name, Document(page_content=text, metadata=metadata), float(ord(name)))
 
-    p, q, r, s = (
-        hit("pqrs"[at], text, at, source="a") for at, text in enumerate(["a b", "b c", "c d", "d e"])
-    )
-    others = [
-        hit("x", "b c", 1, source="b"),
-        hit("y", "b y", 1, source="a", page=2),
-        hit("z", "z", 4, source="a"),
-    ]
-    joined = retriever.join([others[0], q, p, *others[1:]])
-    assert [(one.id, one.score) for one in joined] == [(name, ord(name)) for name in "xqyz"]
-    assert joined[1].document.page_content == "a b c"
+    texts = ["a b c", "b c d e", "d e f g", "f g h"]
+    p, q, r, s = (hit("pqrs"[at], text, at, source="a") for at, text in enumerate(texts))
+    x, y = hit("x", "b c x", 1, source="b"), hit("y", "b c y", 1, source="a", page=2)
+    joined = retriever.join([x, q, p, y, hit("z", "f g z", 4, source="a")])
+    assert [one.id for one in joined] == ["x", "q+p", "y", "z"]
+    assert (joined[1].score, joined[1].document.id) == (q.score, "q+p")
+    assert joined[1].document.page_content == "a b c d e"
     texts = [one.document.page_content for one in retriever.join([s, q, p, r])]
-    assert texts == ["c d e", "a b c"], "no passage is of three"
-    assert retriever.join([p, r, others[1]]) == [p, r, others[1]]
+    assert texts == ["d e f g h", "a b c d e"], "no passage is of three"
+    assert retriever.join([p, r, y]) == [p, r, y]
 
 
 def test_unknown_id_and_empty_query(retriever: Retriever) -> None:
