@@ -71,7 +71,7 @@ def unpack(packed: bytes) -> list[bytes]:
         inflated = zlib.decompressobj()
         data = inflated.decompress(packed, MAX_LIST_BYTES)
         size = int.from_bytes(data[:4], "little")
-        lengths = np.frombuffer(data, "<u2", size, offset=4) if size else ()
+        lengths = np.frombuffer(data, "<u2", size, offset=4) if 0 < size < MAX_VOCAB else ()
         ends = list(accumulate(map(int, lengths), initial=4 + 2 * size))
         texts = [data[start:end] for start, end in pairwise(ends)]
         is_whole = inflated.eof and not inflated.unused_data and ends[-1] == len(data)

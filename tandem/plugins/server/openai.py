@@ -247,7 +247,7 @@ class Completion:
         self._is_chat = is_chat
         self._asked = asked
         self._has_usage = asked.fields.stream and asked.fields.stream_options.include_usage
-        self._thinking = service.thinking if is_chat and asked.may_think else ""
+        self._thinking = service.thinking(asked.options) if is_chat and asked.may_think else ""
         self._num_prompt_tokens = num_prompt_tokens
         self._num_tokens = 0  # of all answers that are complete
         kind = "chat.completion" if is_chat else "text_completion"

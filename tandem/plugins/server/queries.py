@@ -106,11 +106,10 @@ class Service:
         """The configured system message of the model of the first party here, which answers clients."""
         return self.tandem.config.party(next(iter(self.tandem.sites))).system_prompt
 
-    @property
-    def thinking(self) -> str:
+    def thinking(self, options: Mapping[str, Any]) -> str:
         """Whether answers of that model begin with a thought: `Template.thinking`. Those of pieces never do."""
         about = self.tandem.described[next(iter(self.tandem.sites))]
-        return "" if about.get("pieces") else str(about.get("thinking", ""))
+        return "" if about.get("pieces") and not options.get("only") else str(about.get("thinking", ""))
 
     @property
     def embedders(self) -> list[str]:
