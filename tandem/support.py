@@ -65,6 +65,8 @@ LEAST_FOREIGN = 5
 LAST_LATIN = "\u024f"
 MAX_ENDING = 3
 """Letters by which two forms of a word differ at most."""
+MAX_NAME = 5
+"""Words of a shared name at most: what has more is a sentence."""
 _OPENING = "\"'(\u00ab\u201e\u201c\u2018[*- "
 """What may stand before the first word of a sentence."""
 
@@ -216,7 +218,7 @@ def _shared_runs(asked: Sequence[str], passage: str, shared: Mapping[bytes, bool
             any(rare and each.start() in facts for each, rare in run),
         )
         for run in runs
-        if any(is_rare for _, is_rare in run)
+        if len(run) <= MAX_NAME and any(is_rare for _, is_rare in run)
     ]
 
 

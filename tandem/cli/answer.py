@@ -141,7 +141,8 @@ class Transcript:
         assert isinstance(done, DoneEvent)  # a stream ends with it
         self.question, self.events, self.done = question, events, done
         self.answer = assemble(events, done, seed)
-        if self.answer.steps:  # the last of its queries
+        # of the last of its queries, as the answer of several voters tells how much each one weighs
+        if self.answer.steps and not any(token.log_weights for token in self.answer.tokens):
             decoding = DecodingConfig(mode="speculative")
         self._decoding = decoding
         self._placement = placement_of(decoding)

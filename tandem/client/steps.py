@@ -113,6 +113,9 @@ def find_cases(question: str, events: Sequence[Event], *, always: bool) -> tuple
     worse than the cloud's, by the log weights that come with the first votes, and the answer's surety must be told.
     """
     sources = {event.party: event for event in events if isinstance(event, SourcesEvent)}
+    first = next((event for event in events if isinstance(event, TokenEvent)), None)
+    if first is not None and not always and PARTIES[1] not in first.log_weights:
+        return ()  # the device did not wait for the cloud
     if not sources.keys() >= set(PARTIES):
         return None
     passages = [source.text or "" for source in sources[PARTIES[0]].sources]
@@ -123,7 +126,6 @@ def find_cases(question: str, events: Sequence[Event], *, always: bool) -> tuple
         return cases
     if any(covered_share(question, passage) == 1.0 for passage in passages):
         return ()
-    first = next((event for event in events if isinstance(event, TokenEvent)), None)
     if first is None:
         return None
     device, cloud = (first.log_weights.get(party, nan) for party in PARTIES)
@@ -180,7 +182,10 @@ async def ask_in_steps(
         if not always:
             last = replace(last, num_logprobs=last.num_logprobs or 0)
             answer = [event async for event in ask(last, notes=notes) if not isinstance(event, WaitEvent)]
-            collect(answer, spec.seed)  # raises where it failed
+            done = answer[-1]
+            assert isinstance(done, DoneEvent)
+            if done.error or done.statistics.degraded_from is not None:
+                raise QueryError(done.error or "The cloud was lost.")
             written += answer
     except QueryError as error:
         notes = (*notes, why := f"The answer was not written in steps: {error}")
@@ -215,7 +220,9 @@ async def _say(
         return StepEvent(party=PARTIES[0], text=cases[0], sources=read.sources)
     answer = collect([event async for event in ask(choice_query(spec, cases))], spec.seed)
     others.append(answer.statistics)
-    return StepEvent(party=PARTIES[0], text=read_said(answer.text), sources=answer.own_sources)
+    if (said := read_said(answer.text)) not in cases:
+        raise QueryError("The device named none of the names.")
+    return StepEvent(party=PARTIES[0], text=said, sources=answer.own_sources)
 
 
 def _end(events: Sequence[Event]) -> SessionStatistics:

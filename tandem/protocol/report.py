@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import isnan, nan
+from math import isfinite, isnan, nan
 from typing import TypeVar
 
 from tandem.aggregation.rules import Step
@@ -329,7 +329,7 @@ class Reporter:
             log_weights={
                 drafter: draft.log_weight
                 for drafter, draft in zip(self._spec.roles.drafters, drafts, strict=True)
-                if draft is not None and draft.log_weight is not None
+                if draft is not None and draft.log_weight is not None and isfinite(draft.log_weight)
             },
             last_voter=last_voter,
             citation=self.cited.commit(prefix, verdict, position, result),

@@ -59,10 +59,7 @@ const TAKERS = {
   sources: (state, fields) => {
     state.sources = [...state.sources.filter(({ party }) => party !== fields.party), fields];
   },
-  step: (state, fields) => {
-    state.steps.push(fields);
-    state.mode = "speculative"; // that of the last query, whose tokens follow
-  },
+  step: (state, fields) => { state.steps.push(fields); },
   wait: (state, { num_ahead: ahead }) => { state.ahead = ahead; },
   placement: (state, fields) => { state.placements.push(fields); },
   peer: (state, fields) => { state.peers.push(fields); },
@@ -83,6 +80,8 @@ const TAKERS = {
   token: (state, fields) => {
     state.ahead = null;
     state.provisional.delete(fields.step);
+    // that of the last query, unless the answer without steps stands, whose voters tell how much each one weighs
+    if (state.steps.length && !Object.keys(fields.log_weights ?? {}).length) state.mode = "speculative";
     state.tokens.push(fields);
   },
 };
