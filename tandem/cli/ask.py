@@ -230,6 +230,7 @@ def _as_dict(item: BatchItem) -> dict[str, Any]:
         "citations": describe_citations(answer.citations, answer.sources) if answer else [],
         "support": answer.support if answer else None,
         "notes": list(answer.notes) if answer else [],
+        "steps": answer.steps if answer else [],
         "statistics": answer.statistics if answer else None,
     }
 
@@ -246,7 +247,7 @@ def _item_lines(item: BatchItem, *, is_quiet: bool, cite: bool) -> Iterator[str]
     yield f"{item.index + 1}. {item.question}"
     yield from [text, *cited]
     if answer is not None:
-        yield from [f"   {answer.degraded_reason}"] if answer.degraded_reason else []
+        yield from [f"   {line}" for line in (*answer.steps, answer.degraded_reason) if line]
         yield f"   from {_origin(answer.sources)}"
 
 
@@ -357,7 +358,7 @@ class Chat:
             self._num_failed += 1
             warn(f"{error}{' /reset begins a new conversation.' if self._history else ''}")
         else:
-            for note in (*last.answer.notes, *filter(None, [last.answer.degraded_reason])):
-                warn(note)
+            for line in filter(None, (*last.answer.steps, *last.answer.notes, last.answer.degraded_reason)):
+                warn(str(line))
             self._last = last
             self._history += [Message("user", text), Message("assistant", last.answer.text)]

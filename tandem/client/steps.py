@@ -129,19 +129,18 @@ def find_cases(question: str, events: Sequence[Event], *, always: bool) -> tuple
     if first is None:
         return None
     device, cloud = (first.log_weights.get(party, nan) for party in PARTIES)
-    return cases if device >= cloud and not isnan(surety([first])) else ()
+    return cases if device >= cloud and not isnan(first.most) else ()
 
 
 def surety(events: Sequence[Event]) -> float:
     """The geometric mean of the probabilities of an answer's tokens, of each the most that it can be; nan: of one of
     them it is not known."""
-    tokens = [event for event in events if isinstance(event, TokenEvent)]
-    if any(isnan(token.most) and token.logprob is None for token in tokens):
-        return nan
-    logs = (
-        token.logprob.logprob if token.logprob else log(max(token.most, float_info.min)) for token in tokens
-    )
-    return exp(fsum(logs) / len(tokens)) if tokens else nan
+    logs = [
+        token.logprob.logprob if token.logprob and isnan(token.most) else log(max(token.most, float_info.min))
+        for token in events
+        if isinstance(token, TokenEvent)
+    ]
+    return exp(fsum(logs) / len(logs)) if logs else nan
 
 
 async def ask_in_steps(

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tandem.conversation import Message
+from tandem.events import StepEvent
 
 from .conftest import FakeTandem, Run, answer_events
 
@@ -60,6 +61,7 @@ def test_questions_share_a_cluster_and_a_conversation(tandem: FakeTandem, typed:
 @pytest.mark.parametrize("leave", ["/quit", "/exit", "/bye"])
 def test_commands(tandem: FakeTandem, typed: Type, run: Run, leave: str) -> None:
     typed("/sources", "Which game?", "/sources", "/stats", "/surces", "/help", leave, "never asked")
+    tandem.script = [*answer_events()[:2], StepEvent(party="device", text="Mira"), *answer_events()[2:]]
     shown = run("chat", "--seed", "7", code=0)
     lines = shown.out.splitlines()
     assert lines[:8] == [
@@ -76,7 +78,7 @@ def test_commands(tandem: FakeTandem, typed: Type, run: Run, leave: str) -> None
     assert [line.split()[0] for line in lines[-5:]] == ["/sources", "/stats", "/reset", "/help", "/quit"]
     assert notes(shown) == [
         "tandem: There is no answer yet; ask a question.",
-        "tandem: device: a note",
+        *("tandem: device: Mira", "tandem: device: a note"),
         "tandem: There is no command '/surces'; did you mean /sources?",
     ]
     assert len(tandem.asked) == 1
