@@ -160,16 +160,14 @@ def find_facts(text: str) -> list[tuple[int, str]]:
     that do not begin a sentence."""
     begins = [0, *(match.end() for match in SENTENCE_END.finditer(text))]
     words = [(match.start(), match[0]) for match in re.finditer(r"[^\W_](?:\S*[^\W_])?", text)]
+
+    def begins_sentence(start: int) -> bool:  # or nothing but opening signs stands before it
+        return begins[bisect_right(begins, start) - 1] >= len(text[:start].rstrip(_OPENING))
+
+    is_fact = re.compile(r"\d").search
     return [
-        (start, word)
-        for start, word in words
-        if re.search(r"\d", word) or (word[0].isupper() and not _begins(start, text, begins))
+        each for each in words if is_fact(each[1]) or (each[1][0].isupper() and not begins_sentence(each[0]))
     ]
-
-
-def _begins(start: int, text: str, begins: Sequence[int]) -> bool:
-    """Whether nothing but opening signs stands between the last of these places and a word."""
-    return begins[bisect_right(begins, start) - 1] >= len(text[:start].rstrip(_OPENING))
 
 
 def shared_names(question: str, passages: Sequence[str], shared: Mapping[bytes, bool]) -> list[str]:
@@ -194,13 +192,16 @@ def shared_names(question: str, passages: Sequence[str], shared: Mapping[bytes, 
 
 def _shared_runs(asked: Sequence[str], passage: str, shared: Mapping[bytes, bool]) -> list[tuple[str, bool]]:
     """The words of `shared_names` with their neighbours, in order, and whether one of them is a name or a code."""
-    from tandem.retrieval.words import fold, mark_of
+    from tandem.retrieval.words import fold, mark_of, parts_of
 
     facts = {place for start, word in find_facts(passage) for place in range(start, start + len(word))}
     runs, end = list[list[tuple[re.Match[str], bool]]](), -1
     for match in re.finditer(r"\w+", passage):
         word = fold(match[0])
         is_rare = shared.get(mark_of(word))
+        if is_rare is None and re.search(r"[\d_]", word):  # of 18V the index keeps the parts
+            parts = [shared.get(mark_of(part)) for part in parts_of(word)]
+            is_rare = None if None in parts else any(parts)
         is_asked = any(
             len(word) > 2
             and abs(len(word) - len(each)) <= MAX_ENDING

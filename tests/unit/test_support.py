@@ -145,7 +145,7 @@ def test_what_is_plainly_not_in_english() -> None:
     assert [is_foreign(text) for text in foreign + english] == [True] * 4 + [False] * 5
 
 
-PAGE = "Velino City Velino Trek Silva 1 2 Night Watch cello guitar Jonas pump pumps 41 the LR-77 bicycle"
+PAGE = "Velino City Velino Trek Silva 1 2 Night Watch cello guitar Jonas pump pumps 41 the LR-77 bicycle GSR 18 v"
 COMMON = {"1", "2", "night", "watch", "jonas", "the"}
 SHARED = {mark_of(word): word not in COMMON for word in PAGE.lower().replace("-", " ").split()}
 
@@ -161,6 +161,8 @@ SHARED = {mark_of(word): word not in COMMON for word in PAGE.lower().replace("-"
         ("We took the Night Watch tour.", []),
         ("Velino City Velino Trek Silva Night", []),  # a sentence that both have is no name
         ("An LR-77, for the bicycle pump.", ["LR-77"]),  # the question has the pump
+        ("A GSR-18V, no GSR-12V.", ["GSR-18V"]),  # parts of a code are marked
+        ("A GSR-12V.", ["GSR"]),
         ("It is a cart.", []),
     ],
 )

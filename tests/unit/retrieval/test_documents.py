@@ -98,8 +98,6 @@ def test_chunks_that_were_cut_within_a_paragraph_can_be_joined(source: str) -> N
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        ("One two.", "Three four."),
-        ("so that", "the"),
         ("a", ""),
         ("see page 1", "12 apples"),
         ("the old shelf 4", "shelf 40 has jars"),
