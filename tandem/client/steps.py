@@ -183,8 +183,8 @@ async def ask_in_steps(
             answer = [event async for event in ask(last, notes=notes) if not isinstance(event, WaitEvent)]
             done = answer[-1]
             assert isinstance(done, DoneEvent)
-            if done.error or done.statistics.degraded_from is not None:
-                raise QueryError(done.error or "The cloud was lost.")
+            if done.error or done.reason == "cancelled" or done.statistics.degraded_from is not None:
+                raise QueryError(done.error or "It ended early.")
             written += answer
     except QueryError as error:
         notes = (*notes, why := f"The answer was not written in steps: {error}")

@@ -12,7 +12,7 @@ it. Each party has one of each; the scheduler's advice stands until the next one
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, zip_longest
@@ -56,9 +56,7 @@ def find_documents(source: DocumentSource, request: RetrieveRequest) -> Sequence
     """
     filter = json.loads(request.filter) if request.filter else None
     search = partial(source.search, k=request.num_documents, filter=filter)
-    join: Callable[[Sequence[Any]], Sequence[Any]] = getattr(
-        source, "join", list
-    )  # a plugin's store may have none
+    join = getattr(source, "join", list)  # a plugin's store may have none
     hits = search(request.query)
     if not request.before.strip():
         return join(hits)

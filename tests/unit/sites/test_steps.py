@@ -174,7 +174,7 @@ def test_the_surer_answer_stands(
     is_kept = num_asked > 1 and text == "2.1 bar"
     # the time since the question counts, in which held answers took less than they tell
     assert (answer.statistics.total_s > 1.0) == (always and bool(said))
-    what = {0.0: "It is away.", -0.9: "It is away.", -0.8: "The cloud was lost."}.get(other, "")
+    what = {0.0: "It is away.", -0.9: "It is away.", -0.8: "It ended early."}.get(other, "")
     what = what or ("" if said else "The device named none of the names.")
     why = f"The answer was not written in steps: {what}" if what else steps.STANDS
     assert answer.notes == ((f"device: {why}",) if is_kept else ())
