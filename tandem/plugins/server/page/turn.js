@@ -51,11 +51,9 @@ export class Turn {
   /** Show one event more. */
   take(event) {
     add(this.state, event);
+    this.strip.mode = this.state.mode;
     if (event.type === "sources") this.drawSources();
-    if (event.type === "step") {
-      this.strip.mode = this.state.mode;
-      this.drawSteps();
-    }
+    if (event.type === "step") this.drawSteps();
     if (event.type === "provisional") this.strip.addDraft(event.step, event.text);
     else if (event.type === "retract") this.strip.retract(event.step);
     else if (event.type === "token") this.strip.add(event);
