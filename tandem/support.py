@@ -160,14 +160,16 @@ def find_facts(text: str) -> list[tuple[int, str]]:
     that do not begin a sentence."""
     begins = [0, *(match.end() for match in SENTENCE_END.finditer(text))]
     words = [(match.start(), match[0]) for match in re.finditer(r"[^\W_](?:\S*[^\W_])?", text)]
-
-    def begins_sentence(start: int) -> bool:  # or nothing but opening signs stands before it
-        return begins[bisect_right(begins, start) - 1] >= len(text[:start].rstrip(_OPENING))
-
-    is_fact = re.compile(r"\d").search
     return [
-        each for each in words if is_fact(each[1]) or (each[1][0].isupper() and not begins_sentence(each[0]))
+        (start, word)
+        for start, word in words
+        if re.search(r"\d", word) or (word[0].isupper() and not _begins(start, text, begins))
     ]
+
+
+def _begins(start: int, text: str, begins: Sequence[int]) -> bool:
+    """Whether nothing but opening signs stands between the last of these places and a word."""
+    return begins[bisect_right(begins, start) - 1] >= len(text[:start].rstrip(_OPENING))
 
 
 def shared_names(question: str, passages: Sequence[str], shared: Mapping[bytes, bool]) -> list[str]:

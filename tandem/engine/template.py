@@ -460,12 +460,13 @@ class ChatTemplate(Template):
 
     def question(self, turns: Sequence[Message]) -> tuple[str, dict[str, str]]:
         """The text that follows the document, and the text of each mark. An answer's may leave out a thought."""
-        thought = ("" if self.thinking == "begun" else f"{THOUGHT}\n") + f"\n{THOUGHT_END}\n\n"
+        opened = "" if self.thinking == "begun" else f"{THOUGHT}\n"
+        thought = f"{opened}\n{THOUGHT_END}\n\n" if self._ends_thought else ""
         contents = {
             turn_mark(number): self._answer(turn.content) if turn.role == "assistant" else turn.content
             for number, turn in enumerate(turns)
         }
-        return self._split(turns)[1] + thought * self._ends_thought, {**self.texts, **contents}
+        return self._split(turns)[1] + thought, {**self.texts, **contents}
 
     def describe(self) -> str:
         """The template in a few words, with where the system prompt goes."""

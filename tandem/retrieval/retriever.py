@@ -303,16 +303,15 @@ def open_retriever(
     where = settings.with_names().index
     if where in CORPORA:
         where = str(build_given_index(party, embedder, where, **config.retrieval.build_options))
-    folder = Path(where)
-    return Retriever(Index.open(folder, embedder.fingerprint), embedder, scorer, settings.search_by)
+    return Retriever(Index.open(Path(where), embedder.fingerprint), embedder, scorer, settings.search_by)
 
 
 def build_given_index(party: str, embedder: TextEmbedder, corpus: str = "bundled", **options: Any) -> Path:
     """Folder of the index of a party's documents in a corpus of `CORPORA`, built there unless it is up to date.
 
-    options: `RetrievalConfig.build_options`.
     It is kept in the user's cache folder, so only texts are embedded that neither it nor the corpus has vectors of.
-    Nothing is read where the files have the sizes and times that they had when it was last built.
+    Nothing is read where the files have the sizes and times that they had when it was last built. options: as of
+    `RetrievalConfig.build_options`.
     """
     options = RetrievalConfig().build_options | options
     made = sha256(f"{embedder.fingerprint} {options}".encode()).hexdigest()[:16]

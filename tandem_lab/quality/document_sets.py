@@ -100,9 +100,8 @@ def search(
         used = {each.of(party) for each in counts}
         numbers = sorted(used | {num_passages} if any(used) else used)  # pages that are not used are not read
         for number in numbers if retriever.ranks_again else numbers[-1:]:
-            ranked[party] = ranked_again[party, number] = place(
-                retriever.search(query, number) if number else []
-            )
+            hits = retriever.search(query, number) if number else []
+            ranked[party] = ranked_again[party, number] = place(hits)
         right += place(_named(retriever, party, query, sources))
 
     @cache
