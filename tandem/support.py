@@ -60,6 +60,7 @@ SMALL_WORDS: Mapping[str, frozenset[str]] = {
 """Words of a language that a question is asked with, not about."""
 _SMALL = frozenset(chain.from_iterable(SMALL_WORDS.values()))
 """Those of all languages."""
+YES_OR_NO = ["yes"], ["no"], ["ja"], ["nein"], ["nee"], ["oui"], ["non"], ["si"]
 LEAST_FOREIGN = 5
 """Small words of another language, of which a name or a quotation has fewer."""
 LAST_LATIN = "\u024f"
@@ -172,24 +173,24 @@ def _begins(start: int, text: str, begins: Sequence[int]) -> bool:
     return begins[bisect_right(begins, start) - 1] >= len(text[:start].rstrip(_OPENING))
 
 
-def shared_names(question: str, passages: Sequence[str], shared: Mapping[bytes, bool]) -> list[str]:
-    """What passages call by shared words, each once: a rare one that is not small, and that the question has in no
-    form, with neighbours of this kind, and with shared names, numbers and codes beside it; no number alone. Names and
-    codes come first: other words count in the best passage where it has none, in the others where nothing else does.
-    shared: whether a word is rare, by its mark (`retrieval.words.mark_of`)."""
+def shared_names(question: str, passages: Sequence[str], shared: Mapping[bytes, bool]) -> dict[str, bool]:
+    """What passages call by shared words, each once, and whether it is a name or a code: a rare word that is not small,
+    and that the question has in no form, with neighbours of this kind, and with shared names, numbers and codes beside
+    it; no number alone. Names and codes come first: other words count in the best passage where it has none, in the
+    others where nothing else does. shared: whether a word is rare, by its mark (`retrieval.words.mark_of`)."""
     from tandem.retrieval.words import fold
 
     asked = [word for word in re.findall(r"\w+", fold(question)) if len(word) > 2]
     of_each = [_shared_runs(asked, passage, shared) for passage in passages]
-    facts = [[text for text, is_fact in runs if is_fact] for runs in of_each]
-    best = facts[:1] if any(facts[:1]) else [[text for text, _ in runs] for runs in of_each[:1]]
-    called = [*chain(*best, *facts[1:])] or [text for runs in of_each for text, _ in runs]
-    names = {fold(text): text for text in reversed(called)}
-    return [
-        name
-        for key, name in reversed(names.items())
+    facts = [[run for run in runs if run[1]] for runs in of_each]
+    best = facts[:1] if any(facts[:1]) else of_each[:1]
+    called = [*chain(*best, *facts[1:])] or [*chain(*of_each)]
+    names = {fold(text): (text, is_fact) for text, is_fact in reversed(called)}
+    return {
+        text: is_fact
+        for key, (text, is_fact) in reversed(names.items())
         if not any(key != other and re.search(rf"\b{re.escape(key)}\b", other) for other in names)
-    ]
+    }
 
 
 def _shared_runs(asked: Sequence[str], passage: str, shared: Mapping[bytes, bool]) -> list[tuple[str, bool]]:
@@ -204,13 +205,8 @@ def _shared_runs(asked: Sequence[str], passage: str, shared: Mapping[bytes, bool
         if is_rare is None and re.search(r"[\d_]", word):  # of 18V the index keeps the parts
             parts = [shared.get(mark_of(part)) for part in parts_of(word)]
             is_rare = None if None in parts else any(parts)
-        is_asked = any(
-            len(word) > 2
-            and abs(len(word) - len(each)) <= MAX_ENDING
-            and (word.startswith(_beginning(each)) or each.startswith(_beginning(word)))
-            for each in asked
-        )
-        if is_rare is None or is_asked or word in _SMALL or not (is_rare or match.start() in facts):
+        is_told = is_rare or match.start() in facts
+        if is_rare is None or not is_told or word in _SMALL or _has_form(word, asked):
             continue
         runs += [] if runs and passage[end : match.start()] in (" ", "-") else [[]]
         runs[-1].append((match, is_rare and len(word) > 1 and not word.isdigit()))
@@ -223,6 +219,31 @@ def _shared_runs(asked: Sequence[str], passage: str, shared: Mapping[bytes, bool
         for run in runs
         if len(run) <= MAX_NAME and any(is_rare for _, is_rare in run)
     ]
+
+
+def tells_nothing(question: str, answer: str, names: Sequence[str], passages: Sequence[str]) -> bool:
+    """Whether an answer is none by its words: it has one of these names, with which the question is still to be asked;
+    it says no more than the question; or it has a word of which neither question nor passages have a form. Small words
+    do not count, and a yes or no is an answer. Without a passage in its language nobody looks for the last."""
+    from tandem.retrieval.words import fold
+
+    told = " ".join(text for text in passages if not _differ_in_language(answer, text))
+    asked, read, said = (re.findall(r"\w+", fold(text)) for text in (question, told, answer))
+    words = {word for word in said if word not in _SMALL and (len(word) > 1 or word.isdigit())}
+    own = {word for word in words if not _has_form(word, asked)}
+    is_named = any(re.search(rf"\b{re.escape(fold(name))}\b", fold(answer)) for name in names)
+    is_new = bool(read) and not all(_has_form(word, read) for word in own)
+    return said[:1] not in YES_OR_NO and (is_named or is_new or bool(words and not own))
+
+
+def _has_form(word: str, words: Sequence[str]) -> bool:
+    """Whether a word is one of these, or one of more than two letters that differs from one of them in its ending."""
+    return word in words or any(
+        min(len(word), len(each)) > 2
+        and abs(len(word) - len(each)) <= MAX_ENDING
+        and (word.startswith(_beginning(each)) or each.startswith(_beginning(word)))
+        for each in words
+    )
 
 
 def covered_share(question: str, text: str) -> float | None:

@@ -5,13 +5,13 @@ has read: what joins the two must stand in the prefix, the only thing that cross
 documents of both have and the question has not. So a question that needs both becomes a sequence of queries:
 
 1. The question is asked as it is. With its sources the cloud tells the marks of the words in its passages, by which
-   the device knows those that its own passages have, too: "Velino Trek". Where no name is shared, a note has all that
-   is asked for, the cloud's documents fit the question better, or the answer is sure, that is the answer.
+   the device knows those that its own passages have, too: "Velino Trek". Where no name is shared, the cloud's documents
+   fit the question much better, or the answer can be trusted, that is the answer.
 2. Of several names the device alone says which it is, under a grammar that holds those only. So no more of its
    documents crosses than one choice among what the cloud has as well.
 3. The question is asked, and searched for, with what was said behind it: "What tyre pressure does our car need?
    (Velino Trek)". The cloud writes the answer: it has read its own documents and what the device had to say. Of it and
-   the plain one the surer is the answer.
+   the plain one the answer is the one that can be trusted more.
 
 The next query is a function of the question, both parties' passages and what was said before. What is said is drawn at
 temperature 0, and the answer as was asked for. `tandem.modes.reference` has the law; `docs/explanation/steps.md`
@@ -37,6 +37,7 @@ from tandem.events import (
     DoneEvent,
     Event,
     PeerEvent,
+    ProvisionalEvent,
     SessionStatistics,
     SourcesEvent,
     StepEvent,
@@ -46,17 +47,21 @@ from tandem.events import (
 )
 from tandem.modes import SessionSpec
 from tandem.retrieval.words import read_marks
-from tandem.support import covered_share, shared_names
+from tandem.support import covered_share, shared_names, tells_nothing
 from tandem.topology import PARTIES, Party
 
 MAX_CASES = 8
 SAYS = "Our notes say: "
 SURE, SURER = 0.82, 1.1
-"""The surety from which on a plain answer stands, and how many times as sure the one must be that takes its place."""
+"""The trust from which on a plain answer stands, and how many times as much the one needs that takes its place."""
+EMPTY, BACKED = 0.7, 1.2
+"""How much surety counts of an answer that tells nothing, and where the device has read of all that is asked for."""
+LESS_FIT = 10.0
+"""Nats by which the device's documents may fit a question less than the cloud's, if it is answered in steps."""
 SAID_TOKENS = 64
 """Most tokens that the device says."""
 NO_STEPS = "Steps need mode dual, documents and llguidance at device and cloud, and device.privacy 0; none was taken."
-STANDS = "The answer without what was said stands, as the one with it is not surer."
+STANDS = "The answer without what was said stands, as the one with it can be trusted no more."
 Ask = Callable[..., AsyncGenerator[Event, None]]
 """`Asker.ask`, of a spec and of notes on its answer."""
 
@@ -109,27 +114,46 @@ def find_cases(question: str, events: Sequence[Event], *, always: bool) -> tuple
     """The names that the passages of both parties share and the question has not, MAX_CASES at most; none where a
     question is not to be answered in steps. None: the events so far do not tell.
 
-    Unless `always`, no passage of the device may have all that is asked for, its documents must fit the question no
-    worse than the cloud's, by the log weights that come with the first votes, and the answer's surety must be told.
+    Unless `always`, one must be a name or a code, the device's documents must not fit the question much less than the
+    cloud's, by the log weights that come with the first votes, and the answer's surety must be told.
     """
     sources = {event.party: event for event in events if isinstance(event, SourcesEvent)}
     first = next((event for event in events if isinstance(event, TokenEvent)), None)
-    if first is not None and not always and PARTIES[1] not in first.log_weights:
-        return ()  # the device did not wait for the cloud
+    if not (always or first is None or (_excess(first) >= -LESS_FIT and not isnan(first.most))):
+        return ()  # so, too, where the device did not wait for the cloud
     if not sources.keys() >= set(PARTIES):
         return None
     passages = [source.text or "" for source in sources[PARTIES[0]].sources]
     own, other = (read_marks(bytes.fromhex(sources[party].marks)) for party in PARTIES)
     shared = {mark: own[mark] and other[mark] for mark in own.keys() & other.keys()}
-    cases = tuple(shared_names(question, passages, shared)[:MAX_CASES])
-    if always or not cases:
-        return cases
-    if any(covered_share(question, passage) == 1.0 for passage in passages):
+    names = shared_names(question, passages, shared)
+    if not (always or any(names.values())):
         return ()
-    if first is None:
-        return None
-    device, cloud = (first.log_weights.get(party, nan) for party in PARTIES)
-    return cases if device >= cloud and not isnan(first.most) else ()
+    return tuple(names)[:MAX_CASES] if always or first is not None else None
+
+
+def _excess(token: TokenEvent) -> float:
+    """By how many nats the device's documents fit better than the cloud's; nan: it is not known."""
+    device, cloud = (token.log_weights.get(party, nan) for party in PARTIES)
+    return device - cloud
+
+
+def trust(question: str, answer: Sequence[Event], names: Sequence[str] = ()) -> float:
+    """How much an answer is to be trusted: its surety, less where by its words it tells nothing (`tells_nothing`, of
+    these names), more where a passage of the device has all that is asked for; nan: it is not known, or the answer did
+    not end by itself, for what is said again and again is sure.
+
+    Passages of the device do not count where others' fit better, and their words may be told, or where it has no vote.
+    """
+    tokens = [event for event in answer if isinstance(event, TokenEvent)]
+    read = [event for event in answer if isinstance(event, SourcesEvent) and event.party == PARTIES[0]]
+    if not any(isinstance(event, DoneEvent) and event.reason in ("eos", "stop") for event in answer):
+        return nan
+    counts = bool(tokens) and _excess(tokens[0]) >= 0.0
+    passages = [source.text or "" for event in read for source in event.sources] if counts else []
+    is_empty = tells_nothing(question, "".join(token.text for token in tokens), names, passages)
+    is_backed = any(covered_share(question, passage) == 1.0 for passage in passages)
+    return surety(answer) * (EMPTY if is_empty else 1.0) * (BACKED if is_backed else 1.0)
 
 
 def surety(events: Sequence[Event]) -> float:
@@ -147,12 +171,13 @@ async def ask_in_steps(
     spec: SessionSpec, ask: Ask, notes: tuple[str, ...] = (), *, always: bool
 ) -> AsyncGenerator[Event, None]:
     """The events of an answer: as the question was asked, or a StepEvent, then those of the last query, or of the plain
-    answer if that is surer. Statistics count the time since the question, and the traffic of every query that was not
-    closed. A step that fails ends the steps: the answer is the plain one, and a note says why. Raises QueryError.
+    answer if it can be trusted as much. Statistics count the time since the question, and the traffic of every query
+    that was not closed. A step that fails ends the steps: the answer is the plain one, and a note says why. Raises
+    QueryError.
 
-    always: also where the documents do not say that it needs steps, and whichever answer is surer.
+    always: also where the documents do not say that it needs steps, and whichever answer can be trusted more.
     """
-    begun_s, plain, cases = time.monotonic(), list[Event](), None
+    begun_s, plain, cases, trusted = time.monotonic(), list[Event](), None, nan
     async with aclosing(ask(replace(spec, wants_marks=True), notes=notes)) as asked:
         async for event in asked:
             if isinstance(event, WaitEvent):
@@ -165,7 +190,8 @@ async def ask_in_steps(
                 break
         if cases and not always:
             plain += [event async for event in asked]
-            cases = cases if surety(plain) < SURE else ()
+            trusted = trust(spec.query, plain, cases)
+            cases = cases if trusted < SURE else ()
         if not cases:
             for event in plain:
                 yield event
@@ -194,7 +220,7 @@ async def ask_in_steps(
             async for event in asked:
                 yield _later(event, others, begin_s)
         return
-    shown, other = (written, plain) if surety(written) > SURER * surety(plain) else (plain, written)
+    shown, other = (written, plain) if trust(last.query, written) > SURER * trusted else (plain, written)
     others.append(_end(other))
     begin_s = time.monotonic() - begun_s - _end(shown).total_s
     for event in shown:
@@ -234,6 +260,8 @@ def _later(event: Event, others: Sequence[SessionStatistics], by_s: float) -> Ev
     """An event of a query that began so long after the question, with the traffic of others."""
     if isinstance(event, TokenEvent):
         return replace(event, committed_s=by_s + event.committed_s)
+    if isinstance(event, ProvisionalEvent):
+        return replace(event, shown_at_s=by_s + event.shown_at_s)
     if not isinstance(event, DoneEvent):
         return event
     last, traffic = event.statistics, ("sent_frames", "sent_bytes", "received_frames", "received_bytes")

@@ -15,6 +15,7 @@ from tandem.support import (
     is_foreign,
     judge,
     shared_names,
+    tells_nothing,
 )
 from tandem.topology import Party
 
@@ -167,14 +168,44 @@ SHARED = {mark_of(word): word not in COMMON for word in PAGE.lower().replace("-"
     ],
 )
 def test_names_are_words_that_few_documents_of_both_have(passage: str, names: list[str]) -> None:
-    assert shared_names("Where is the pump?", [passage], SHARED) == names
+    assert list(shared_names("Where is the pump?", [passage], SHARED)) == names
 
 
 def test_names_come_before_other_words_that_documents_share() -> None:
     def found(*passages: str) -> list[str]:
-        return shared_names("Where is the pump?", passages, SHARED)
+        return list(shared_names("Where is the pump?", passages, SHARED))
 
     assert found("It is a Velino Trek.", "A cello and a Silva 2.") == ["Velino Trek", "Silva 2"]
     assert found("A cello and a guitar.", "The Velino, and a bicycle.") == ["cello", "guitar", "Velino"]
     assert found("A cart.", "A bicycle.") == ["bicycle"]
     assert found() == []
+    kinds = shared_names("Where is the pump?", ["A cello.", "The Velino, and a bicycle."], SHARED)
+    assert kinds == {"cello": False, "Velino": True}
+
+
+NOTES = ("The pump is a Silva 2 of 41 kilograms, for rainy days.", "Die Pumpe ist grau.")
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_empty"),
+    [
+        ("41 kilograms", False),
+        ("Its weight is 14 kilograms.", True),  # no note has 14
+        ("A rain pump of one kilogram", False),  # other forms
+        ("The pump is a Silva 2.", True),  # the name alone
+        ("It's what the pumps weigh.", True),  # the question's words
+        ("No.", False),
+        ("No, the pump weighs that.", False),
+        ("Schwerer als sie war.", True),
+        ("", False),
+    ],
+)
+def test_an_answer_may_tell_nothing(answer: str, is_empty: bool) -> None:
+    assert tells_nothing("How much does the pump weigh?", answer, ["Silva 2"], NOTES) == is_empty
+
+
+def test_words_are_sought_in_passages_of_their_language_alone() -> None:
+    """Where there are none, only names and the question's words tell."""
+    question, answer = "Was wiegt die Pumpe?", "Die Pumpe ist schwer und grau."
+    for passages, is_empty in (((), False), (NOTES[:1], False), (NOTES, True)):
+        assert tells_nothing(question, answer, [], passages) == is_empty
