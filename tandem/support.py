@@ -60,7 +60,7 @@ SMALL_WORDS: Mapping[str, frozenset[str]] = {
 """Words of a language that a question is asked with, not about."""
 _SMALL = frozenset(chain.from_iterable(SMALL_WORDS.values()))
 """Those of all languages."""
-YES_OR_NO = ["yes"], ["no"], ["ja"], ["nein"], ["nee"], ["oui"], ["non"], ["si"]
+YES_OR_NO = frozenset(["yes", "no", "ja", "nein", "nee", "oui", "non", "si"])
 LEAST_FOREIGN = 5
 """Small words of another language, of which a name or a quotation has fewer."""
 LAST_LATIN = "\u024f"
@@ -233,7 +233,7 @@ def tells_nothing(question: str, answer: str, names: Sequence[str], passages: Se
     own = {word for word in words if not _has_form(word, asked)}
     is_named = any(re.search(rf"\b{re.escape(fold(name))}\b", fold(answer)) for name in names)
     is_new = bool(read) and not all(_has_form(word, read) for word in own)
-    return said[:1] not in YES_OR_NO and (is_named or is_new or bool(words and not own))
+    return YES_OR_NO.isdisjoint(said[:1]) and (is_named or is_new or bool(words and not own))
 
 
 def _has_form(word: str, words: Sequence[str]) -> bool:

@@ -43,6 +43,7 @@ from tandem.events import (
     StepEvent,
     TokenEvent,
     WaitEvent,
+    assemble,
     collect,
 )
 from tandem.modes import SessionSpec
@@ -123,10 +124,9 @@ def find_cases(question: str, events: Sequence[Event], *, always: bool) -> tuple
         return ()  # so, too, where the device did not wait for the cloud
     if not sources.keys() >= set(PARTIES):
         return None
-    passages = [source.text or "" for source in sources[PARTIES[0]].sources]
     own, other = (read_marks(bytes.fromhex(sources[party].marks)) for party in PARTIES)
     shared = {mark: own[mark] and other[mark] for mark in own.keys() & other.keys()}
-    names = shared_names(question, passages, shared)
+    names = shared_names(question, [source.text or "" for source in sources[PARTIES[0]].sources], shared)
     if not (always or any(names.values())):
         return ()
     return tuple(names)[:MAX_CASES] if always or first is not None else None
@@ -138,33 +138,33 @@ def _excess(token: TokenEvent) -> float:
     return device - cloud
 
 
-def trust(question: str, answer: Sequence[Event], names: Sequence[str] = ()) -> float:
-    """How much an answer is to be trusted: its surety, less where by its words it tells nothing (`tells_nothing`, of
-    these names), more where a passage of the device has all that is asked for; nan: it is not known, or the answer did
-    not end by itself, for what is said again and again is sure.
+def trust(question: str, events: Sequence[Event], names: Sequence[str] = ()) -> float:
+    """How much a whole answer is to be trusted: its surety, less where by its words it tells nothing (`tells_nothing`,
+    of these names), more where a passage of the device has all that is asked for; nan: it is not known, or the answer
+    did not end by itself, for what is said again and again is sure.
 
     Passages of the device do not count where others' fit better, and their words may be told, or where it has no vote.
     """
-    tokens = [event for event in answer if isinstance(event, TokenEvent)]
-    read = [event for event in answer if isinstance(event, SourcesEvent) and event.party == PARTIES[0]]
-    if not any(isinstance(event, DoneEvent) and event.reason in ("eos", "stop") for event in answer):
+    done = events[-1]
+    assert isinstance(done, DoneEvent)
+    answer = assemble(events, done, seed=0)
+    if answer.reason not in ("eos", "stop") or not answer.tokens:
         return nan
-    counts = bool(tokens) and _excess(tokens[0]) >= 0.0
-    passages = [source.text or "" for event in read for source in event.sources] if counts else []
-    is_empty = tells_nothing(question, "".join(token.text for token in tokens), names, passages)
+    counts = _excess(answer.tokens[0]) >= 0.0
+    passages = [source.text or "" for source in answer.sources if counts and source.party == PARTIES[0]]
+    is_empty = tells_nothing(question, answer.text, names, passages)
     is_backed = any(covered_share(question, passage) == 1.0 for passage in passages)
-    return surety(answer) * (EMPTY if is_empty else 1.0) * (BACKED if is_backed else 1.0)
+    return surety(answer.tokens) * (EMPTY if is_empty else 1.0) * (BACKED if is_backed else 1.0)
 
 
-def surety(events: Sequence[Event]) -> float:
+def surety(tokens: Sequence[TokenEvent]) -> float:
     """The geometric mean of the probabilities of an answer's tokens, of each the most that it can be; nan: of one of
     them it is not known."""
     logs = [
         token.logprob.logprob if token.logprob and isnan(token.most) else log(max(token.most, float_info.min))
-        for token in events
-        if isinstance(token, TokenEvent)
+        for token in tokens
     ]
-    return exp(fsum(logs) / len(logs)) if logs else nan
+    return exp(fsum(logs) / len(logs))
 
 
 async def ask_in_steps(
@@ -220,7 +220,8 @@ async def ask_in_steps(
             async for event in asked:
                 yield _later(event, others, begin_s)
         return
-    shown, other = (written, plain) if trust(last.query, written) > SURER * trusted else (plain, written)
+    is_taken = written and trust(last.query, written) > SURER * trusted
+    shown, other = (written, plain) if is_taken else (plain, written)
     others.append(_end(other))
     begin_s = time.monotonic() - begun_s - _end(shown).total_s
     for event in shown:

@@ -262,7 +262,7 @@ def test_what_is_begun_plain_ends_as_in_the_simulation(
     named = steps.shared_names
     monkeypatch.setattr(steps, "shared_names", lambda *given: dict.fromkeys(named(*given), True))
     ends = set[tuple[bool, bool]]()
-    for question in QUESTIONS[:4]:
+    for question in QUESTIONS[:8]:
         answer = rag.query(question, max_new_tokens=24, steps="auto", timeout_s=20)
         wanted, _ = pair.answer_in_steps(spec_of(question, max_new_tokens=24), always=False)
         said, expected = ([step.text for step in each.steps] for each in (answer, wanted))
