@@ -7,7 +7,7 @@ cosines, and with `Retriever.search`, which adds the documents themselves (less 
 5 % or 0.2 ms, whichever is larger. Prediction for the search: the bytes that a kind reads over the memory's bandwidth.
 At the end, on paper, what 21 million passages need. (Part "vectors".)
 
-Does search by words find what vectors miss, and the other way round? Recall at 1, 4 and 16 by vectors, by words, by
+Does search by words find what vectors miss, and the other way round? Recall at 1, 2, 4 and 16 by vectors, by words, by
 both, and with a cross-encoder (`--scorer`) on the household questions and on drawn ones with names, numbers and codes
 (`_codes.py`), tuned-with and held-out halves apart; offline embedder. Prediction: both find at 4 at least 0.95 of what
 the better of the two finds, on either set. (Part "recall".)
@@ -66,7 +66,7 @@ DIMENSION, LATENT, NEIGHBOURS, WARM_UP = 384, 48, 10, 10
 PAPER_PASSAGES = 21_000_000
 ADD_AT_ONCE = 65_536
 ALLOWED_SHARE, ALLOWED_MS = 0.05, 0.2
-DEPTHS = (1, 4, 16)
+DEPTHS = (1, 2, 4, 16)
 """Places up to which a hit counts."""
 NUM_FAMILIES = 84
 PARTS = ("vectors", "recall", "words")

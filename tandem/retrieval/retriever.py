@@ -34,8 +34,9 @@ _log = logging.getLogger("tandem")
 
 POOL = 4
 """Documents that each way to search finds, and of which a scoring model ranks the best, for each one asked for."""
-RANK_CONSTANT = 60
-"""What is added to a rank before rankings are fused, as in the paper: it keeps one first place from deciding alone."""
+RANK_CONSTANT = 2
+"""What is added to a rank before rankings are fused. The 60 of the paper are for long lists: then of two hits neither
+need be what words or vectors have first."""
 EMBEDDER = "embedder"
 """The name in the settings that stands for no scoring model of its own: the embedder's cosine."""
 

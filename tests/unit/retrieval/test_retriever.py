@@ -165,6 +165,11 @@ def test_fused_scores_are_sums_of_reciprocal_ranks(rankings: list[list[int]]) ->
     assert fused.tolist() == pytest.approx([float(expected[row]) for row in rows.tolist()], rel=1e-12)
 
 
+def test_a_first_place_counts_more_than_two_fifth_ones() -> None:
+    rows, fused = fuse([np.array(ranking) for ranking in ([1, 3, 4, 5, 2], [6, 7, 8, 9, 2])])
+    assert set(rows[np.argsort(-fused, kind="stable")[:2]].tolist()) == {1, 6}
+
+
 @pytest.mark.parametrize("filter", [None, {"page": [0, 2]}, {"page": 1, "source": ["1", "4"]}])
 def test_hits_are_those_of_the_obvious_search(hybrid: Retriever, filter) -> None:
     """Every row scored by hand, all rankings cut to POOL k after the filter, fused, equals by cosine, then by row."""
