@@ -53,8 +53,9 @@ from tandem.topology import PARTIES, Party
 
 MAX_CASES = 8
 SAYS = "Our notes say: "
-SURE, SURER = 0.82, 1.1
-"""The trust from which on a plain answer stands, and how many times as much the one needs that takes its place."""
+SURE, SURER, LEAST_SURE = 0.82, 1.1, 0.5
+"""The trust from which on a plain answer stands, how many times as much the one needs that takes its place, and the
+surety below which answers are not compared, for their models do not follow what they read."""
 EMPTY, BACKED = 0.7, 1.2
 """How much surety counts of an answer that tells nothing, and where the device has read of all that is asked for."""
 LESS_FIT = 10.0
@@ -140,21 +141,22 @@ def _excess(token: TokenEvent) -> float:
 
 def trust(question: str, events: Sequence[Event], names: Sequence[str] = ()) -> float:
     """How much a whole answer is to be trusted: its surety, less where by its words it tells nothing (`tells_nothing`,
-    of these names), more where a passage of the device has all that is asked for; nan: it is not known, or the answer
-    did not end by itself, for what is said again and again is sure.
+    of these names), more where a passage of the device has all that is asked for; nan: it is not known, or less than
+    LEAST_SURE, or the answer did not end by itself, for what is said again and again is sure.
 
     Passages of the device do not count where others' fit better, and their words may be told, or where it has no vote.
     """
     done = events[-1]
     assert isinstance(done, DoneEvent)
     answer = assemble(events, done, seed=0)
-    if answer.reason not in ("eos", "stop") or not answer.tokens:
+    sure = surety(answer.tokens) if answer.reason in ("eos", "stop") and answer.tokens else nan
+    if not sure >= LEAST_SURE:
         return nan
     counts = _excess(answer.tokens[0]) >= 0.0
     passages = [source.text or "" for source in answer.sources if counts and source.party == PARTIES[0]]
     is_empty = tells_nothing(question, answer.text, names, passages)
     is_backed = any(covered_share(question, passage) == 1.0 for passage in passages)
-    return surety(answer.tokens) * (EMPTY if is_empty else 1.0) * (BACKED if is_backed else 1.0)
+    return sure * (EMPTY if is_empty else 1.0) * (BACKED if is_backed else 1.0)
 
 
 def surety(tokens: Sequence[TokenEvent]) -> float:

@@ -233,23 +233,25 @@ def test_steps_are_taken_where_the_device_fits_and_a_name_is_shared() -> None:
 @pytest.mark.parametrize(
     ("answer", "note", "device", "trust"),
     [
-        ("2.1 bar", NOTE, 9.0, 0.5),  # its words are the cloud's
-        ("The tyre pressure of our car.", NOTE, 9.0, 0.35),  # it says what the question says
-        ("A Velino Trek.", NOTE, 9.0, 0.35),  # the name with which the question is still to be asked
-        ("2.1 bar", NOTE, 10.0, 0.35),  # the note fits as well, and has no bar
-        ("Yes, our car.", NOTE, 10.0, 0.5),
-        ("Two bars", "The Velino Trek, our car, needs two bars of tyre pressure.", 10.0, 0.6),
-        ("Two bars", "The Velino Trek, our car, needs tyre pressure.", 10.0, 0.42),
+        ("2.1 bar", NOTE, 9.0, 0.6),  # its words are the cloud's
+        ("The tyre pressure of our car.", NOTE, 9.0, 0.42),  # it says what the question says
+        ("A Velino Trek.", NOTE, 9.0, 0.42),  # the name with which the question is still to be asked
+        ("2.1 bar", NOTE, 10.0, 0.42),  # the note fits as well, and has no bar
+        ("Yes, our car.", NOTE, 10.0, 0.6),
+        ("Two bars", "The Velino Trek, our car, needs two bars of tyre pressure.", 10.0, 0.72),
+        ("Two bars", "The Velino Trek, our car, needs tyre pressure.", 10.0, 0.504),
     ],
 )
 def test_an_answer_is_trusted_by_its_words_and_the_notes(
     answer: str, note: str, device: float, trust: float
 ) -> None:
-    tokens = [token(answer, most=0.25, device=device, cloud=10.0), token("", most=1.0)]
+    tokens = [token(answer, most=0.36, device=device, cloud=10.0), token("", most=1.0)]
     events = [sources_of("device", note), sources_of("cloud", PAGE), *tokens]
     end = DoneEvent(reason="eos", statistics=SessionStatistics())
     assert steps.trust(QUESTION, [*events, end], ["Velino Trek"]) == pytest.approx(trust)
     assert isnan(steps.trust(QUESTION, [*events, replace(end, reason="length")], ["Velino Trek"]))
+    unsure = [*events[:2], token(answer, most=0.24, device=device, cloud=10.0), token("", most=1.0), end]
+    assert isnan(steps.trust(QUESTION, unsure, ["Velino Trek"]))
 
 
 def test_what_is_begun_plain_ends_as_in_the_simulation(
@@ -258,6 +260,7 @@ def test_what_is_begun_plain_ends_as_in_the_simulation(
     """The query that was begun is none of those that follow: a party refuses its number."""
     monkeypatch.setattr(steps, "SURE", 1.1)
     monkeypatch.setattr(steps, "SURER", 1.0)
+    monkeypatch.setattr(steps, "LEAST_SURE", 0.0)
     monkeypatch.setattr(steps, "LESS_FIT", inf)
     named = steps.shared_names
     monkeypatch.setattr(steps, "shared_names", lambda *given: dict.fromkeys(named(*given), True))
