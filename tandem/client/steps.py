@@ -32,6 +32,7 @@ from sys import float_info
 from typing import Any
 
 from tandem.config.schema import Config, SamplingParams
+from tandem.conversation import THOUGHT_END
 from tandem.errors import QueryError
 from tandem.events import (
     DoneEvent,
@@ -54,8 +55,7 @@ from tandem.topology import PARTIES, Party
 MAX_CASES = 8
 SAYS = "Our notes say: "
 SURE, SURER, LEAST_SURE = 0.82, 1.1, 0.5
-"""The trust from which on a plain answer stands, how many times as much the one needs that takes its place, and the
-surety below which answers are not compared, for their models do not follow what they read."""
+"""The trust with which a plain answer stands, how much more the other one needs, and the surety that both need."""
 EMPTY, BACKED = 0.7, 1.2
 """How much surety counts of an answer that tells nothing, and where the device has read of all that is asked for."""
 LESS_FIT = 10.0
@@ -154,7 +154,7 @@ def trust(question: str, events: Sequence[Event], names: Sequence[str] = ()) -> 
         return nan
     counts = _excess(answer.tokens[0]) >= 0.0
     passages = [source.text or "" for source in answer.sources if counts and source.party == PARTIES[0]]
-    is_empty = tells_nothing(question, answer.text, names, passages)
+    is_empty = tells_nothing(question, answer.text.rpartition(THOUGHT_END)[2], names, passages)
     is_backed = any(covered_share(question, passage) == 1.0 for passage in passages)
     return sure * (EMPTY if is_empty else 1.0) * (BACKED if is_backed else 1.0)
 

@@ -235,6 +235,7 @@ def test_steps_are_taken_where_the_device_fits_and_a_name_is_shared() -> None:
     [
         ("2.1 bar", NOTE, 9.0, 0.6),  # its words are the cloud's
         ("The tyre pressure of our car.", NOTE, 9.0, 0.42),  # it says what the question says
+        ("Our car is a Velino Trek.</think>2.1 bar", NOTE, 9.0, 0.6),  # what is thought does not count
         ("A Velino Trek.", NOTE, 9.0, 0.42),  # the name with which the question is still to be asked
         ("2.1 bar", NOTE, 10.0, 0.42),  # the note fits as well, and has no bar
         ("Yes, our car.", NOTE, 10.0, 0.6),
