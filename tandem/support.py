@@ -177,8 +177,7 @@ def shared_names(question: str, passages: Sequence[str], shared: Mapping[bytes, 
     """What passages call by shared words, each once, and whether it is a name or a code: a rare word that is not small,
     and that the question has in no form, with neighbours of this kind, and with shared names, numbers and codes beside
     it; no number alone. Names and codes come first: other words count in the best passage where it has none, in the
-    others where nothing else does. In German, where each noun has a capital letter, a name has two or a digit. shared:
-    whether a word is rare, by its mark (`retrieval.words.mark_of`)."""
+    others where nothing else does. shared: whether a word is rare, by its mark (`retrieval.words.mark_of`)."""
     from tandem.retrieval.words import fold
 
     asked = [word for word in re.findall(r"\w+", fold(question)) if len(word) > 2]
@@ -187,9 +186,8 @@ def shared_names(question: str, passages: Sequence[str], shared: Mapping[bytes, 
     best = facts[:1] if any(facts[:1]) else of_each[:1]
     called = [*chain(*best, *facts[1:])] or [*chain(*of_each)]
     names = {fold(text): (text, is_fact) for text, is_fact in reversed(called)}
-    least = 2 if find_language(" ".join(passages)) == "de" else 0
     return {
-        text: is_fact and len(re.findall(r"\d|\b[A-ZÄÖÜ]", text)) >= least
+        text: is_fact
         for key, (text, is_fact) in reversed(names.items())
         if not any(key != other and re.search(rf"\b{re.escape(key)}\b", other) for other in names)
     }

@@ -183,13 +183,6 @@ def test_names_come_before_other_words_that_documents_share() -> None:
     assert kinds == {"cello": False, "Velino": True}
 
 
-def test_one_noun_is_no_name_in_german() -> None:
-    texts = ["Wir haben das Velino Trek, ein Silva 2 und die Night.", "Es ist eine City."]
-    marks = {mark_of(word): True for word in ("velino", "trek", "silva", "2", "night", "city")}
-    kinds = shared_names("Wo ist die Pumpe?", texts, marks)
-    assert kinds == {"Velino Trek": True, "Silva 2": True, "Night": False, "City": False}
-
-
 NOTES = ("The pump is a Silva 2 of 41 kilograms, for rainy days.", "Die Pumpe ist grau.")
 
 
