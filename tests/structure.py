@@ -22,9 +22,9 @@ PACKAGE, LAB = ROOT / "tandem", ROOT / "tandem_lab"
 PLUGINS = "plugins"
 """The package whose folders hang on the core."""
 LIMITS = {
-    "lines of the core": 31055,
-    "lines of the product": 47050,
-    "lines of the tests": 45625,
+    "lines of the core": 31053,
+    "lines of the product": 47047,
+    "lines of the tests": 45620,
     "lines of the laboratory": 15300,
     "lines of the benchmarks": 6250,
     "modules of the core": 114,
